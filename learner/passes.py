@@ -4,7 +4,8 @@ All ranks make the same passes. What is found per token is put together in one o
 micro-batch by micro-batch. So each rank has the figures of the whole update, and computes the same from them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from echo_queue import config
 from learner.batch.micro_batches import MicroBatch, collate
-from learner.batch.plan import Share
+from learner.batch.plan import Pieces, Share
 from learner.batch.prepare import SampleRow
 from learner.diagnostics.ratios import Floats, RatioFigures, ratio_figures
 from learner.losses import corrections
@@ -38,19 +39,16 @@ class Passes:
     ) -> None:
         self._policy, self._team, self._shares, self._version = policy, policy.team, shares, version
         self._settings, self._temperature, self._reference = settings, temperature, reference
-        self.rows = [row for share in shares for row in _rows(share)]
-        """All rows of the update, in the plan's order."""
+        self.own = shares[policy.team.rank]
+        """The samples of each micro-batch of this rank."""
+        self._rows = [row for share in shares for row in _rows(share)]
 
-    def batches(self) -> Iterator[MicroBatch]:
-        """Yields this rank's micro-batches, on its device."""
-        for pieces in self._shares[self._team.rank]:
-            yield collate(pieces, self._policy.packing).to(self._policy.device)
-
-    def loss(self, batch: MicroBatch, limit: float) -> tuple[Tensor, Tensor, Tensor]:
+    def loss(self, pieces: Pieces, limit: float) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the summed loss of a micro-batch; the sums that it reports, in the order of `TokenSums`; log ρ [K].
 
         All stay on the device: a figure that is read waits for every kernel before it. `limit`: M2PO's.
         """
+        batch = self._batch(pieces)
         reference = None
         if self._reference is not None:
             with torch.no_grad():  # first: it may be the policy's own model, which then keeps what its gradient needs
@@ -63,15 +61,17 @@ class Passes:
         terms = torch.stack([losses, clipped.to(losses.dtype), filtered.to(losses.dtype), apart, kl, entropy])
         return (losses * batch.weights).sum(), terms.detach().double().sum(1), bounded(-apart.detach())
 
-    def second_moment_limit(self) -> float:
-        """Returns M2PO's limit, from a forward pass over the whole update."""
-        with torch.no_grad():
-            found = [
-                bounded(self._policy.score(batch, self._temperature).logprobs - batch.behaviour)
-                for batch in self.batches()
-            ]
-        advantages = np.repeat([row.advantage for row in self.rows], [row.drawn for row in self.rows])
-        log_ratios, budget = self.gathered(found), self._settings.correction.budget
+    def second_moment_limit(self, step: Callable[[], AbstractContextManager[object]]) -> float:
+        """Returns M2PO's limit, from a forward pass over the whole update, each micro-batch within a `step()`."""
+        found = []
+        for pieces in self.own:
+            with step(), torch.no_grad():
+                batch = self._batch(pieces)
+                found.append(bounded(self._policy.score(batch, self._temperature).logprobs - batch.behaviour))
+        advantages = np.repeat([row.advantage for row in self._rows], [row.drawn for row in self._rows])
+        with step():
+            log_ratios = self.gathered(found)
+        budget = self._settings.correction.budget
         return corrections.second_moment_limit(log_ratios, torch.from_numpy(advantages).to(log_ratios), budget)
 
     def gathered(self, own: Sequence[Tensor], sums: Tensor | None = None) -> Tensor:
@@ -88,8 +88,11 @@ class Passes:
 
     def ratio_figures(self, log_ratios: Floats) -> RatioFigures:
         """Computes the figures of all tokens' log ρ [N], in the plan's order."""
-        versions = np.concatenate([row.versions[row.sampled] for row in self.rows])
-        return ratio_figures(log_ratios, self._version - versions, np.array([row.drawn for row in self.rows]))
+        versions = np.concatenate([row.versions[row.sampled] for row in self._rows])
+        return ratio_figures(log_ratios, self._version - versions, np.array([row.drawn for row in self._rows]))
+
+    def _batch(self, pieces: Pieces) -> MicroBatch:
+        return collate(pieces, self._policy.packing).to(self._policy.device)
 
 
 def _rows(share: Share) -> list[SampleRow]:

@@ -5,13 +5,15 @@
 - A restart at any instant continues from the newest checkpoint, with any number of ranks.
 - Every wait ends at a deadline with an error that names what was waited for.
 
-Deliberate simplifications: one optimizer step per batch; the oldest groups first.
+Deliberate simplifications: one optimizer step per batch; the oldest groups first, unless `learner.selection` is told
+otherwise.
 """
 
 import logging
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,6 +24,7 @@ from echo_queue.connections import store_check
 from echo_queue.connections.connect import connect_store
 from echo_queue.connections.endpoints import EMBEDDED
 from echo_queue.errors import ConfigError
+from echo_queue.launch.liveness import LivenessThread, StepClock
 from echo_queue.queue import Caller, LearnerQueue, Monitor, Operator, Payloads, RunRules
 from echo_queue.queue.run_rules import differences
 from echo_queue.records import BASE, Version
@@ -50,6 +53,7 @@ from learner.recovery import checkpoint
 from learner.recovery.background_saver import BackgroundSaver
 from learner.recovery.manifest import CheckpointManifest
 from learner.recovery.resume import resume
+from learner.selection.pairs import select_samples
 from learner.update import UpdateResult, learn
 
 log = logging.getLogger(__name__)
@@ -87,8 +91,9 @@ def _train_together(config: Config, stop: threading.Event, store: ObjectStore, t
     loop = open_loop(config, store, team, where)
     loop.leader.start()
     try:
-        loop.run(stop)
-        team.settle()
+        with LivenessThread("learner", loop.steps.trouble):
+            loop.run(stop)
+            team.settle()
     finally:
         loop.saver.close()
         loop.leader.close()
@@ -108,6 +113,7 @@ class TrainingLoop:
         saver: BackgroundSaver,
     ) -> None:
         self.config, self.team, self.leader = config, team, leader
+        self.steps = StepClock(config.learner.rank_deadline_s)
         self.policy, self.reference, self.saver = policy, reference, saver
 
     def run(self, stop: threading.Event) -> None:
@@ -148,7 +154,19 @@ class TrainingLoop:
             return None
         learner, temperature = self.config.learner, self.config.rollout.temperature
         number = order.version.number
-        return learn(self.policy, order.groups, number, learner, temperature, reference=self.reference)
+        groups = order.groups + order.reused
+        selection, seed = self.config.selection, self.config.run.seed
+        select = partial(select_samples, selection=selection, seed=seed, number=number)
+        return learn(
+            self.policy,
+            groups,
+            number,
+            learner,
+            temperature,
+            reference=self.reference,
+            select=select,
+            step=self.steps.step,
+        )
 
 
 def open_loop(config: Config, store: ObjectStore, team: Team, where: torch.device) -> TrainingLoop:

@@ -7,7 +7,8 @@
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +17,7 @@ from echo_queue import config
 from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.records import Group
 from learner.batch.plan import Costs, plan
-from learner.batch.prepare import prepare
+from learner.batch.prepare import Update, normalised, prepare
 from learner.diagnostics.guard import step_scale
 from learner.diagnostics.ratios import RatioFigures
 from learner.losses.token_sums import TokenSums
@@ -61,36 +62,42 @@ def learn(
     temperature: float,
     *,
     reference: Score | None = None,
+    select: Callable[[Update], Update] | None = None,
+    step: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> UpdateResult:
     """Trains version `number`. All ranks of the policy's team call it with the same arguments, and get the same result.
 
-    Raises `EchoQueueError`, with nothing changed, if the gradient is not finite; `RankLostError` if another rank does
-    not take part.
+    `select` chooses among the samples once their advantages are known, and only what it returns is trained.
+    Each micro-batch, and the optimizer's step, runs within a `step()`. Raises `EchoQueueError`, with nothing changed,
+    if the gradient is not finite; `RankLostError` if another rank does not take part.
     """
     team = policy.team
     update, lr = prepare(groups, settings), learning_rate(settings, number)
+    if select:
+        update = normalised(select(update), settings)
     if not update.tokens:
         return UpdateResult(TokenSums(), 0.0, lr, update.zero_variance_groups, RatioFigures())
     shares = plan(update, team.size, settings.micro_tokens, policy.packing, Costs.of(policy.model.config))
     passes = Passes(policy, shares, settings, version=number - 1, temperature=temperature, reference=reference)
     with team.together(f"train update {number}"):
-        limit = passes.second_moment_limit() if settings.correction.use == "m2po" and not settings.loss else math.inf
+        limit = passes.second_moment_limit(step) if settings.needs_second_moment else math.inf
         sums, found = torch.zeros(TokenSums.TERMS, dtype=torch.float64, device=policy.device), []
-        for batch in passes.batches():
-            loss, terms, log_ratios = passes.loss(batch, limit)
-            # The ranks' gradients are averaged, and the loss is a sum over all of them.
-            (loss * team.size / update.divisor).backward()
-            sums += terms
-            found.append(log_ratios)
-        figures = passes.gathered(found, sums)
-        # The only wait for the device: all that is reported is read at once.
-        values = torch.cat([figures, policy.clip_gradient().double().reshape(1)]).cpu().numpy()
-        norm = float(values[-1])
-        if math.isfinite(norm):
-            ratios = passes.ratio_figures(values[TokenSums.TERMS : -1])
-            if settings.guard == "act":
-                lr *= step_scale(ratios)
-            policy.step(lr)
+        for pieces in passes.own:
+            with step():
+                loss, terms, log_ratios = passes.loss(pieces, limit)
+                # The ranks' gradients are averaged, and the loss is a sum over all of them.
+                (loss * team.size / update.divisor).backward()
+                sums += terms
+                found.append(log_ratios)
+        with step():
+            figures = passes.gathered(found, sums)
+            # The only wait for the device: all that is reported is read at once.
+            values = torch.cat([figures, policy.clip_gradient().double().reshape(1)]).cpu().numpy()
+            norm = float(values[-1])
+            if math.isfinite(norm):
+                ratios = passes.ratio_figures(values[TokenSums.TERMS : -1])
+                lr *= step_scale(ratios) if settings.guard == "act" else 1
+                policy.step(lr)
     if not math.isfinite(norm):
         fix = "lower learner.lr or learner.grad_clip; a restart continues from the newest checkpoint"
         raise EchoQueueError(Problem("learner", f"the gradient of update {number} is not finite", fix))

@@ -7,6 +7,7 @@ import argparse
 import logging
 import os
 import re
+import secrets
 import socket
 import sys
 from pathlib import Path
@@ -25,7 +26,7 @@ def main() -> int:
         description="A rollout worker: leases tasks, generates and scores their samples, and completes their groups.",
     )
     parser.add_argument("config", type=Path, help="the run's TOML file")
-    parser.add_argument("--name", default=f"{socket.gethostname()}-{os.getpid()}", help="default: host and process id")
+    parser.add_argument("--name", default=_name(), help="default: host and process id")
     arguments = parser.parse_args()
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", arguments.name)
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {name} %(name)s: %(message)s", datefmt="%H:%M:%S")
@@ -37,6 +38,12 @@ def main() -> int:
         print_problems(error.problems)
         return 2
     return 0
+
+
+def _name() -> str:
+    """Returns a name that no other worker has: in a container the id is 1, and containers may share a host's name."""
+    process = os.getpid()
+    return f"{socket.gethostname()}-{process if process > 1 else secrets.token_hex(4)}"
 
 
 def start(config: Config, name: str, shutdown: Shutdown) -> None:

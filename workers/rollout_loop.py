@@ -14,6 +14,7 @@ import time
 
 from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError
+from echo_queue.launch.liveness import StepClock
 from workers.assignment import Assignment
 from workers.completer import GroupCompleter
 from workers.engines import Engine
@@ -49,6 +50,7 @@ class RolloutLoop:
         lease_keeper: LeaseKeeper,
         weights: WeightSync,
         shutdown: Shutdown,
+        steps: StepClock,
     ) -> None:
         self._config = config
         self._engine = engine
@@ -59,6 +61,7 @@ class RolloutLoop:
         self._lease_keeper = lease_keeper
         self._weights = weights
         self._shutdown = shutdown
+        self._steps = steps
         self._in_flight = config.rollout.mode == "in-flight"
         self._most = most_groups(config)
         self._generating: dict[str, Assignment] = {}
@@ -168,7 +171,9 @@ class RolloutLoop:
 
     def _step(self) -> None:
         """Draws at least one token for each sample, and submits the samples that ended."""
-        for key, partial_sample in self._engine.step().items():
+        with self._steps.step():
+            ended = self._engine.step()
+        for key, partial_sample in ended.items():
             if (assignment := self._generating.get(key.task)) is not None:
                 assignment.samples[key.sample] = partial_sample
                 assignment.lineage = self._engine.version.lineage

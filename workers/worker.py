@@ -6,6 +6,7 @@ import torch
 
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
+from echo_queue.launch.liveness import LivenessThread, StepClock
 from echo_queue.queue import Caller, Payloads, WorkerQueue
 from echo_queue.records import Version
 from echo_queue.records.validation import GroupLimits
@@ -30,18 +31,20 @@ def work(
     make_engine: engines.Maker = engines.create,
 ) -> None:
     """Runs a rollout worker until the run is finished or `shutdown` is set. Raises `EchoQueueError`."""
-    torch.set_num_threads(config.worker_threads)
-    store = connect_store(config, "worker")
-    # An outage of a service is waited out as long as another role's silence.
-    store.deadline_s = deadline_s = config.queue.stall_deadline_s
-    caller = Caller.connect(config, "worker", deadline_s)
-    folder = base_model.find(config, store, shutdown)
-    if shutdown.is_set():
-        return
-    prompts = PromptEncoder.open(folder, config.model.max_prompt_tokens)
-    limits = GroupLimits.of(config, prompts.vocabulary)
-    queue = WorkerQueue(caller, Payloads.of(config, store, limits=limits))
+    steps = StepClock(config.queue.stall_deadline_s)
     with ExitStack() as ends:
+        ends.enter_context(LivenessThread("worker", steps.trouble))
+        torch.set_num_threads(config.worker_threads)
+        store = connect_store(config, "worker")
+        # An outage of a service is waited out as long as another role's silence.
+        store.deadline_s = deadline_s = config.queue.stall_deadline_s
+        caller = Caller.connect(config, "worker", deadline_s)
+        folder = base_model.find(config, store, shutdown)
+        if shutdown.is_set():
+            return
+        prompts = PromptEncoder.open(folder, config.model.max_prompt_tokens)
+        limits = GroupLimits.of(config, prompts.vocabulary)
+        queue = WorkerQueue(caller, Payloads.of(config, store, limits=limits))
         engine = make_engine(config, folder, Version(0, 0), prompts.stop_tokens)
         ends.callback(engine.close)
         weights = WeightSync.open(config, caller, queue, store, worker=name, engine=engine, shutdown=shutdown)
@@ -79,5 +82,6 @@ def work(
             lease_keeper=lease_keeper,
             weights=weights,
             shutdown=shutdown,
+            steps=steps,
         )
         loop.run()

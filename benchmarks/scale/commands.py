@@ -70,15 +70,18 @@ class Measurement:
     def _of_the_learner(self) -> Iterator[tuple[str, Spent]]:
         crowd, spent = self._crowd, self._client.spent
         yield f"drain {DRAIN}", spent(each(range(5), lambda _: crowd.learner.drain(DRAIN)))
-        drained = self._drain(CHECKPOINT_GROUPS)
+        self._complete(CHECKPOINT_GROUPS)
+        drained: list[str] = []
+        yield f"drain {CHECKPOINT_GROUPS}", spent(lambda: drained.extend(self._drained(CHECKPOINT_GROUPS)))
         yield f"commit of {len(drained)}", spent(lambda: crowd.learner.commit("first", drained))
-        self._drain(BATCH)
+        self._complete(BATCH)
+        self._drained(BATCH)
         yield "resume, nothing to cancel", spent(lambda: crowd.learner.resume(crowd.rules, Version(crowd.lineage, 0)))
         yield "pending", spent(crowd.learner.pending)
         crowd.lineage = crowd.learner.lineage
         late = crowd.operator.status().rules.s + 1
         yield "advance that cancels all", spent(lambda: self._cancel(lambda: crowd.learner.advance(late, 0, 1.0)))
-        crowd.publish(late)
+        yield "publish", spent(lambda: crowd.publish(late))
         crowd.lease(self._workers, self._each, late)
         yield "resume that cancels all", spent(lambda: self._cancel(lambda: crowd.learner.resume(crowd.rules, BASE)))
 
@@ -90,8 +93,8 @@ class Measurement:
         task = self._held[name].pop()
         self._crowd.worker.complete(name, [self._groups.group(task, name, Version(self._crowd.lineage, 0))])
 
-    def _drain(self, count: int) -> list[str]:
-        """Lets workers complete `count` tasks and the learner take them."""
+    def _complete(self, count: int) -> None:
+        """Lets workers complete `count` tasks."""
         crowd, done = self._crowd, 0
         for name, tasks in self._held.items():
             if done >= count:
@@ -100,7 +103,9 @@ class Measurement:
             self._held[name] = []
             crowd.worker.complete(name, groups)
             done += len(groups)
-        return [group.task for group in crowd.learner.drain(count).groups]
+
+    def _drained(self, count: int) -> list[str]:
+        return [group.task for group in self._crowd.learner.drain(count).groups]
 
     def _cancel(self, move: Callable[[], object]) -> None:
         """Makes the move, then sweeps as the housekeeper does until nothing is in flight."""

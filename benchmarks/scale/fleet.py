@@ -1,4 +1,4 @@
-"""The process of the waiting workers: all of them in one thread. Tasks whose groups are whole go to the flow's process.
+"""The process of the waiting workers: all of them in one thread. Tasks whose groups are whole go to `completers`.
 
 python -m benchmarks.scale.fleet LOAD DESCRIPTOR
 """
@@ -18,12 +18,12 @@ from echo_queue.records import Task, Version
 STARTS_PER_S = 400
 
 
-def handing_over(flow: int) -> Complete:
+def handing_over(completers: int) -> Complete:
     """Returns what hands over a task: a line of JSON to this descriptor."""
 
     def complete(worker: str, version: Version, task: Task) -> None:
         named = [task.id, task.set, task.epoch, task.index, task.attempt]
-        os.write(flow, orjson.dumps({"worker": worker, "version": [*version], "task": named}) + b"\n")
+        os.write(completers, orjson.dumps({"worker": worker, "version": [*version], "task": named}) + b"\n")
 
     return complete
 

@@ -1,15 +1,20 @@
 """The load of one measurement, the run that it makes, and the processes that are told of it."""
 
+import os
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 import numpy as np
 import orjson
+import redis
 
 from echo_queue.config import Config
+from echo_queue.launch.server_process import HOST
+from echo_queue.queue import Caller
 from echo_queue.records import Group, Sample, Span, Task, Version
 from echo_queue.records.validation import GroupLimits
 
@@ -100,10 +105,10 @@ class Child:
     It ends with its `with` block.
     """
 
-    def __init__(self, module: str, load: Load, descriptor: int) -> None:
-        words = (sys.executable, "-m", module, load.written(), str(descriptor))
+    def __init__(self, module: str, load: Load, *descriptors: int) -> None:
+        words = (sys.executable, "-m", module, load.written(), *map(str, descriptors))
         self._process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(descriptor,), text=True
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=descriptors, text=True
         )
 
     @property
@@ -130,6 +135,16 @@ class Child:
 def answer(figures: Any) -> None:
     """Answers the parent's line, in a child."""
     print(orjson.dumps(figures).decode(), flush=True)
+
+
+def caller(load: Load) -> Caller:
+    return Caller(redis.Redis(HOST, load.port, protocol=2), RUN)
+
+
+def end_process(failed: threading.ExceptHookArgs) -> None:
+    """Ends this process, and with it the measurement, when any thread of it fails."""
+    threading.__excepthook__(failed)
+    os._exit(1)
 
 
 def percentiles(values: Sequence[float]) -> tuple[float, float, float]:

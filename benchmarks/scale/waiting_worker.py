@@ -2,7 +2,7 @@
 
 `WeightWatcher.run`, `TaskLeaser.run` and `LeaseKeeper.run` are those of `workers`; what they wait for and in which
 words is theirs. The stand-ins here take the place of what sends nothing to Redis. A group is "generated" by waiting,
-then the task is handed to the process that completes it (`flow.py`).
+then the task is handed to the process that completes it (`completers.py`).
 """
 
 import random

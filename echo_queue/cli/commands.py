@@ -1,6 +1,7 @@
 """The commands of `echo-queue`, as thin as they can be. Nearly all take the TOML file of a run first."""
 
 import logging
+from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,7 @@ import typer
 from echo_queue.cli.preflight import For
 from echo_queue.config.loading import load
 from echo_queue.errors import ConfigError
+from echo_queue.launch.liveness import LivingRole
 from echo_queue.launch.roles import become
 
 app = typer.Typer(
@@ -168,6 +170,30 @@ def estimate(
     show_estimate(load(config), model_config, assumed, as_json=as_json)
 
 
+@app.command(rich_help_panel=PREPARE)
+def plan(
+    fleet: Annotated[Path, typer.Argument(metavar="FLEET", help="TOML file of the fleet.", show_default=False)],
+    *,
+    on: Annotated[
+        datetime | None,
+        typer.Option(
+            formats=["%Y-%m-%d"], help="The day on which prices are judged; default: today.", show_default=False
+        ),
+    ] = None,
+    pools: Annotated[
+        Path | None, typer.Option(help="Write the pools file that Terraform's module reads.", show_default=False)
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the cost of an update against S into this SVG.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Plan which machines of FLEET to rent for its learner, and say what an update costs. Nothing is started."""
+    from echo_queue.cli.plan import show as show_plan
+
+    show_plan(fleet, (on or datetime.now()).date(), as_json=as_json, pools=pools, picture=plot)
+
+
 @app.command(rich_help_panel=INSPECT)
 def status(
     config: ConfigFile,
@@ -198,6 +224,22 @@ def audit(config: ConfigFile, as_json: Json = False) -> None:
     from echo_queue.cli.audit import audit as check
 
     raise typer.Exit(check(load(config), as_json=as_json))
+
+
+@app.command(rich_help_panel=INSPECT)
+def healthy(
+    role: Annotated[
+        LivingRole,
+        typer.Argument(help="services, submission (Celery), worker or learner.", show_default=False),
+    ],
+) -> None:
+    """Check that the processes of ROLE on this machine live and their engines answer. If not, the exit code is 1."""
+    from echo_queue.launch.liveness import unhealthy
+
+    if trouble := unhealthy(role):
+        typer.echo(trouble)
+        raise typer.Exit(1)
+    typer.echo(f"{role} lives")
 
 
 @app.command(rich_help_panel=INSPECT)

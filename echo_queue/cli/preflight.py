@@ -46,7 +46,8 @@ class For(StrEnum):
 
 def problems(config: Config, role: For = For.run) -> Iterator[Problem]:
     """Yields everything that would end `role` here and can be known at once."""
-    yield from _model(config.model.base)
+    if role is not For.worker:  # the learner's folder reaches workers through the store
+        yield from _model(config.model.base)
     if role is not For.submitter:
         yield from _packages(config, role)
     function = None

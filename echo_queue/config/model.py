@@ -425,6 +425,38 @@ class Learner(Section):
     keep_checkpoints: Positive = 2
     """Number of checkpoints that are kept. Older ones are deleted."""
 
+    @property
+    def needs_second_moment(self) -> bool:
+        """Whether the correction chooses tokens by the ratios of the whole update."""
+        return self.correction.use == "m2po" and not self.loss
+
+
+class Selection(Section):
+    """The choice of what an update trains. Everything is off unless it is set (docs/selection.md)."""
+
+    refill: bool = False
+    """DAPO's dynamic sampling: an update takes groups until `learner.batch_groups` of them differ in reward, three
+    times as many at most. The others are counted as trained with it, without a gradient."""
+    pairs_kept: float = Field(default=1.0, gt=0, le=1)
+    """Shuffle-R1's pairwise trajectory sampling: the share of a group's pairs (best with worst sample, second best with
+    second worst, …) that is trained. The paper takes 0.5; 1 trains all samples."""
+    shuffle_rounds: int = Field(default=0, ge=0)
+    """Shuffle-R1's batch shuffle: number of rounds in which an update draws its pairs by their advantages. Each round
+    draws an equal part of as many pairs as there are, so a pair may be trained several times. 0 trains each pair
+    once."""
+    reuse_groups: int = Field(default=0, ge=0)
+    """DistRL's prioritised replay: number of groups of earlier updates that an update trains again, beside
+    `learner.batch_groups` new ones. A group is trained twice at most, within S."""
+    curriculum: Literal["off", "mopps", "dopr"] = "off"
+    """The choice among waiting prompts: in their order (`off`), those whose success rate is likely to be near 1/2 first
+    (`mopps`), or those whose rewards vary most or that were tried least (`dopr`, for `learner.batch_groups = 1`)."""
+    curriculum_window: Positive = 4096
+    """Most prompts of a set that wait for the curriculum's choice. Each costs about 100 bytes of Redis' memory."""
+    reward_failure: float = 0.0
+    """A mean reward at or below it counts as no success of the prompt, for the curriculum."""
+    reward_success: float = 1.0
+    """A mean reward at or above it counts as full success of the prompt, for the curriculum."""
+
 
 class Weights(Section):
     """The publication of weights, and their distribution to the workers."""
@@ -516,6 +548,7 @@ class Config(Section):
     staleness: Staleness = Staleness()
     queue: Queue = Queue()
     learner: Learner = Learner()
+    selection: Selection = Selection()
     weights: Weights = Weights()
     submission: Submission = Submission()
     telemetry: Telemetry = Telemetry()

@@ -60,6 +60,12 @@ class Keys:
     def lengths(self, name: str) -> str:
         return f"{self.prefix}lengths:{name}"
 
+    def candidates(self, name: str) -> str:
+        return f"{self.prefix}candidates:{name}"
+
+    def successes(self, name: str) -> str:
+        return f"{self.prefix}successes:{name}"
+
     def buckets(self, name: str) -> str:
         return f"{self.prefix}buckets:{name}"
 

@@ -2,11 +2,13 @@
 
 - A client holds one lineage, the one it began (`resume`), and numbers its moves. A server that has forgotten any of
   them refuses the next one (`SetBackError`). A client whose lineage is not the newest is fenced (`FencedError`).
-- One thread makes all numbered moves (`drain`, `advance`, `commit`, `uncommit`); any thread may make the others.
+- One thread makes all numbered moves (`drain`, `skip`, `advance`, `commit`, `uncommit`); any thread may make the
+  others.
 """
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import redis
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
     from echo_queue.connections.secrets import Role
 
 NO_SETS: Mapping[str, str] = {}
+FETCH_STEP = 32
+"""The groups that one request reads: the server answers others between requests."""
+COMMIT_STEP = 128
+"""The ids that one step of `commit` or `uncommit` moves: a server of a fleet is then held for some 6 ms."""
 
 
 class LearnerQueue(Arrivals):
@@ -61,11 +67,13 @@ class LearnerQueue(Arrivals):
         """
         words = replies.rules_words(rules)
         known = [word for pair in sets.items() for word in pair]
-        lineage, committed = self._caller.call("resume", *begin, floor, uuid.uuid4().hex, len(words), *words, *known)
+        answer = self._caller.call("resume", *begin, floor, uuid.uuid4().hex, len(words), *words, *known)
+        lineage, committed, opened = answer
         self._lineage, self._turn = int(lineage), 0
         while self.cancel():
             pass
-        return Resumed(self._lineage, replies.text(committed) or None)
+        name, _, settled = replies.text(committed).partition(" ")
+        return Resumed(self._lineage, name or None, int(settled) if settled else None, opened == 0)
 
     def cancel(self) -> int:
         """Sends some of the tasks in flight back that the lineage's beginning left behind. Returns how many."""
@@ -104,28 +112,57 @@ class LearnerQueue(Arrivals):
         return replies.drained_of(reply, groups, malformed), bool(more)
 
     def advance(self, version: int, trained: int, window: float) -> int:
-        """Sets the learner's version after an update on `trained` groups. Returns how many in flight were cancelled.
+        """Sets the learner's version after an update on `trained` groups, those that were skipped not counted.
 
-        Where these are many, the housekeeper cancels the others (`Operator.reclaim`).
+        Returns how many groups in flight were cancelled. Where these are many, the housekeeper cancels the others
+        (`Operator.reclaim`).
         """
         return int(self._numbered("advance", version, trained, window))
 
-    def commit(self, checkpoint: str, task_ids: Sequence[str]) -> int:
+    def skip(self, groups: int) -> int:
+        """Counts so many drained groups, which teach nothing, as trained for bound and pace, ahead of their update.
+
+        Other prompts are admitted in their place. Returns how many groups are trained for the queue and not committed.
+        """
+        return int(self._numbered("skip", groups))
+
+    def commit(self, checkpoint: str, task_ids: Sequence[str], settled: int = 0, at_once: int = COMMIT_STEP) -> int:
         """Moves tasks to trained, wherever they are. Call it once `checkpoint` is durable.
 
-        The checkpoint holds these tasks and its parent does not. Returns how many were in the queue; tasks that Redis
-        has forgotten count as trained when they are admitted.
+        The checkpoint holds these tasks and its parent does not. It goes in steps of `at_once` ids, each of which says
+        how far the checkpoint is committed: whoever resumes goes on from there. The first `settled` ids were moved
+        before. Returns how many were in the queue; tasks that Redis has forgotten count as trained when they are
+        admitted.
         """
-        settled, refs = self._numbered("commit", checkpoint, *task_ids)
+        moved, refs = 0, list[bytes]()
+        for start in range(settled, max(len(task_ids), settled + 1), at_once):
+            end = start + at_once
+            standing = checkpoint if end >= len(task_ids) else _standing(checkpoint, end)
+            in_queue, in_store = self._numbered("commit", standing, *task_ids[start:end])
+            moved, refs = moved + int(in_queue), [*refs, *in_store]
         self._payloads.discard(refs)
-        return int(settled)
+        return moved
 
-    def uncommit(self, checkpoint: str, parent: str, task_ids: Sequence[str]) -> int:
+    def uncommit(
+        self,
+        checkpoint: str,
+        parent: str,
+        task_ids: Sequence[str],
+        settled: int | None = None,
+        at_once: int = COMMIT_STEP,
+    ) -> int:
         """Undoes `commit` for the queue's newest checkpoint if no surviving history holds it: trained → backlog.
 
-        Returns how many went back to the backlog.
+        It goes in steps as well, the newest ids first. `settled`: how many of the ids are committed; None: all. Returns
+        how many went back to the backlog.
         """
-        return int(self._numbered("uncommit", checkpoint, parent, *task_ids))
+        end, undone = len(task_ids) if settled is None else settled, 0
+        standing = checkpoint if settled is None else _standing(checkpoint, settled)
+        for start in range((max(end, 1) - 1) // at_once * at_once, -1, -at_once):
+            before = _standing(checkpoint, start) if start else parent
+            undone += int(self._numbered("uncommit", standing, before, *task_ids[start:end]))
+            standing, end = before, start
+        return undone
 
     def publish_keys(self, keys: RunKeys) -> None:
         """Publishes the keys by which workers trust weights. They do not change during a lineage."""
@@ -199,20 +236,12 @@ class LearnerQueue(Arrivals):
 
     def _groups(self, places: list[tuple[bytes, bytes]]) -> tuple[tuple[Group, ...], int]:
         """Returns the groups at these (task id, entry) places in replay, and how many bad ones it buried."""
-        replay = self._caller.keys.replay
-
-        def fetch() -> list[Any]:
-            pipe = self._caller.client.pipeline(transaction=False)
-            for _, entry in places:
-                pipe.xrange(replay, entry, entry)
-            return answers(pipe.execute(raise_on_error=False))
-
         groups, malformed = [], 0
-        fetched = self._caller.persist("fetch", fetch, places) if places else []
-        for (task, entry), rows in zip(places, fetched, strict=True):
+        for (task, entry), rows in self._fetched(places):
             if not rows:
                 what = f"entry {replies.text(entry)} of {replies.text(task)} vanished"
-                gone = CodecError(Problem(replay, what, "was the stream trimmed? see `echo-queue audit`"))
+                fix = "was the stream trimmed? see `echo-queue audit`"
+                gone = CodecError(Problem(self._caller.keys.replay, what, fix))
                 malformed += self.bury_bad_group(task, entry, gone)
                 continue
             try:
@@ -222,3 +251,21 @@ class LearnerQueue(Arrivals):
             except CodecError as error:
                 malformed += self.bury_bad_group(task, entry, error)
         return tuple(groups), malformed
+
+    def _fetched(self, places: Sequence[tuple[bytes, bytes]]) -> Iterator[tuple[tuple[bytes, bytes], Any]]:
+        """Yields each (task id, entry) place with its rows in replay, none or one."""
+
+        def fetch(some: Sequence[tuple[bytes, bytes]]) -> list[Any]:
+            pipe = self._caller.client.pipeline(transaction=False)
+            for _, entry in some:
+                pipe.xrange(self._caller.keys.replay, entry, entry)
+            return answers(pipe.execute(raise_on_error=False))
+
+        for start in range(0, len(places), FETCH_STEP):
+            some = places[start : start + FETCH_STEP]
+            yield from zip(some, self._caller.persist("fetch", partial(fetch, some), some), strict=True)
+
+
+def _standing(checkpoint: str, settled: int) -> str:
+    """Returns how the queue names a checkpoint of whose ids only the first `settled` are committed."""
+    return f"{checkpoint} {settled}"

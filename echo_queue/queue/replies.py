@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from echo_queue.queue.curriculum import Curriculum
 from echo_queue.queue.types import (
     Announced,
     Audit,
@@ -40,7 +41,7 @@ def fields(flat: Sequence[Any]) -> dict[str, str]:
     return dict(zip(words[::2], words[1::2], strict=True))
 
 
-def rules_words(rules: RunRules) -> list[str | int]:
+def rules_words(rules: RunRules) -> list[str | int | float]:
     """Returns the fields of the `rules` hash."""
     return [
         "s", rules.s,
@@ -54,6 +55,10 @@ def rules_words(rules: RunRules) -> list[str | int]:
         "group_max_bytes", rules.group_max_bytes,
         "group_max_tokens", rules.group_max_tokens,
         "longest_first", int(rules.longest_first),
+        "curriculum", rules.curriculum,
+        "curriculum_window", rules.curriculum_window,
+        "reward_failure", rules.reward_failure,
+        "reward_success", rules.reward_success,
     ]  # fmt: skip
 
 
@@ -70,7 +75,15 @@ def rules_of(words: Mapping[str, str]) -> RunRules:
         group_max_bytes=int(words.get("group_max_bytes", GROUP_MAX_BYTES)),
         group_max_tokens=int(words.get("group_max_tokens", GROUP_MAX_BYTES // 8)),
         longest_first=words.get("longest_first") == "1",
+        curriculum=_curriculum_of(words.get("curriculum", "off")),
+        curriculum_window=int(words.get("curriculum_window", 0)),
+        reward_failure=float(words.get("reward_failure", 0)),
+        reward_success=float(words.get("reward_success", 1)),
     )
+
+
+def _curriculum_of(word: str) -> Curriculum:
+    return "mopps" if word == "mopps" else "dopr" if word == "dopr" else "off"
 
 
 def published_of(words: Mapping[str, str]) -> Published | None:

@@ -10,6 +10,7 @@ from enum import IntEnum, StrEnum
 from typing import Literal
 
 from echo_queue.config import Config
+from echo_queue.queue.curriculum import Curriculum
 from echo_queue.records import Group, PartialGroup, Published, Task, Version
 from echo_queue.records.group_codec import GROUP_MAX_BYTES
 
@@ -25,6 +26,8 @@ class RunRules:
     `s`: staleness bound in updates. `batch`: B, groups per update. `kappa`: updates per publication (shown, not used
     by the queue). `pace`: keep n ≤ w·B; if off, only the bound holds. `longest_first`: of the prompts admitted at once,
     those with the longest expected groups are leased first. `group_max_tokens`: the limit for all samples together.
+    `curriculum`: which prompt of at most `curriculum_window` candidates of a set is admitted next; a mean reward counts
+    as no success at `reward_failure` and as full success at `reward_success`.
     """
 
     s: int
@@ -38,6 +41,10 @@ class RunRules:
     group_max_bytes: int = GROUP_MAX_BYTES
     group_max_tokens: int = GROUP_MAX_BYTES // 8
     longest_first: bool = True
+    curriculum: Curriculum = "off"
+    curriculum_window: int = 4096
+    reward_failure: float = 0.0
+    reward_success: float = 1.0
 
     @classmethod
     def of(cls, config: Config) -> "RunRules":
@@ -54,6 +61,10 @@ class RunRules:
             group_max_bytes=config.queue.group_max_bytes,
             group_max_tokens=config.rollout.group_size * config.model.max_new_tokens,
             longest_first=config.queue.longest_first,
+            curriculum=config.selection.curriculum,
+            curriculum_window=config.selection.curriculum_window,
+            reward_failure=config.selection.reward_failure,
+            reward_success=config.selection.reward_success,
         )
 
 
@@ -238,10 +249,16 @@ class Drained:
 
 @dataclass(frozen=True)
 class Resumed:
-    """A learner's new lineage, and the name of the newest checkpoint whose groups the queue holds as trained."""
+    """A learner's new lineage, and where the queue stands.
+
+    `committed`: the newest checkpoint whose groups it holds as trained. `settled`: how many of its ids, if a learner
+    died between the steps of its commit; None: all of them. `empty`: no task is open, as after a loss of Redis.
+    """
 
     lineage: int
     committed: str | None
+    settled: int | None
+    empty: bool
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,8 @@ class UpdateMetrics:
     """Number of groups with tokens of several versions."""
     pause_s: float = 0.0
     """Longest pause of a living worker's engine to load its version."""
+    reused_lags: dict[str, int] = field(default_factory=dict)
+    """Number of groups of earlier updates that this one trained again, at each lag. No other figure counts them."""
     kl_reference: float = 0.0
     """Mean KL(policy ‖ base model) per token; 0 without `learner.kl`."""
     filtered_fraction: float = 0.0

@@ -173,10 +173,10 @@ class RedisServer:
             failpoints.step("load users", client.acl_load, self.dir)
 
     def _await_ready(self, deadline_s: float) -> None:
-        self.process.await_ready(self._probe, deadline_s, "Redis server")
+        self.process.await_ready(self.probe, deadline_s, "Redis server")
 
-    def _probe(self) -> str:
-        """Asks once for readiness, as `ServerProcess.await_ready` wants it."""
+    def probe(self) -> str:
+        """Asks once for readiness, as `ServerProcess.await_ready` wants it. Raises `ServiceError` if it never will."""
         try:
             with self.client() as client:
                 client.ping()

@@ -7,10 +7,11 @@ does not heed `If-None-Match`, which `ObjectStore.puts_once` finds out.
 
 import os
 import shutil
-import socket
 import sys
 from functools import partial
 from pathlib import Path
+
+import urllib3
 
 from echo_queue import failpoints
 from echo_queue.connections.secrets import StoreKeys
@@ -20,6 +21,7 @@ from echo_queue.storage.endpoint import StoreEndpoint
 
 START_DEADLINE_S = 15.0
 STOP_GRACE_S = 10.0
+PROBE_S = 1.0
 UNFINISHED = ".rclone_temp_*"
 """Temporary files of single puts (`put_…`) and of uploads in parts (`multipart_…`)."""
 
@@ -95,13 +97,13 @@ class S3Server:
         return {"RCLONE_AUTH_KEY": pair, "RCLONE_CONFIG": os.devnull, "RCLONE_LOG_LEVEL": "NOTICE"}
 
     def _await_ready(self, deadline_s: float) -> None:
-        self.process.await_ready(self._probe, deadline_s, "S3 server")
+        self.process.await_ready(self.probe, deadline_s, "S3 server")
 
-    def _probe(self) -> str:
-        """Asks once for readiness, as `ServerProcess.await_ready` wants it."""
+    def probe(self) -> str:
+        """Asks once for readiness, as `ServerProcess.await_ready` wants it: any answer will do, also a refusal."""
         try:
-            socket.create_connection((HOST, self.port), timeout=1.0).close()
-        except OSError as error:
+            urllib3.request("GET", self.url, timeout=PROBE_S, retries=False)
+        except urllib3.exceptions.HTTPError as error:
             return str(error)
         return ""
 

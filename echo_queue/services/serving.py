@@ -21,6 +21,7 @@ from echo_queue.connections.endpoints import CELERY_PREFIX, EMBEDDED, announce, 
 from echo_queue.connections.secrets import ROLES, Role, generate
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.launch.backoff import RestartBackoff
+from echo_queue.launch.liveness import LivenessThread
 from echo_queue.launch.signals import set_on_signals
 from echo_queue.queue import Admin, Caller, RunRules
 from echo_queue.queue.acl import rules
@@ -72,6 +73,14 @@ class Services:
         """Starts servers that ended again. Raises `ServiceError` for a server that keeps ending."""
         for watched in self._watched:
             watched.check()
+
+    def trouble(self) -> str:
+        """Asks each embedded server once. Returns what is wrong; empty if all of them answer."""
+        try:
+            said = {watched.name: watched.server.probe() for watched in self._watched}
+        except ServiceError as error:
+            return str(error)
+        return "; ".join(f"the {name} does not answer: {why}" for name, why in said.items() if why)
 
     def stop(self) -> None:
         """Ends the embedded servers, Redis last."""
@@ -168,8 +177,9 @@ def serve(config: Config, stop: threading.Event | None = None, backoff: RestartB
     services = Services(config, backoff)
     services.start()
     try:
-        while not stop.wait(WATCH_S):
-            services.watch()
+        with LivenessThread("services", services.trouble):
+            while not stop.wait(WATCH_S):
+                services.watch()
     finally:
         services.stop()
 

@@ -5,7 +5,7 @@
 - Groups are already validated (`echo_queue.records.validation`): nothing is checked here again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -90,7 +90,28 @@ def prepare(groups: Sequence[Group], settings: Learner) -> Update:
         )
         if rows:
             prepared.append(PromptSamples(group.prompt, rows))
-    return _normalised(prepared, zero_variance_groups, settings)
+    return normalised(Update(tuple(prepared), trained_tokens(prepared), zero_variance_groups), settings)
+
+
+def normalised(update: Update, settings: Learner) -> Update:
+    """Gives the tokens of these samples the weights that `settings.normalise` asks for, and the update its divisor.
+
+    "tokens": (1/N) Σ over all tokens (DAPO, arXiv 2503.14476, eq. 8); "samples": the mean over samples of their
+    tokens' mean (GRPO, arXiv 2402.03300, eq. 3); "constant": (1/(R·L)) Σ (Dr. GRPO, arXiv 2503.20783, §3.2).
+    """
+    samples = len(update.rows)
+    match settings.normalise:
+        case "samples":
+            return replace(update, groups=tuple(map(_weighed_by_length, update.groups)), divisor=samples)
+        case "constant":
+            return replace(update, divisor=samples * settings.normalise_tokens)
+        case _:
+            return replace(update, divisor=update.tokens)
+
+
+def trained_tokens(groups: Iterable[PromptSamples]) -> int:
+    """Returns how many tokens of these samples the model drew."""
+    return sum(row.drawn for samples in groups for row in samples.rows)
 
 
 def _rewards(group: Group, settings: Learner) -> Tensor:
@@ -100,25 +121,6 @@ def _rewards(group: Group, settings: Learner) -> Tensor:
         return rewards
     lengths = torch.tensor([len(sample.tokens) for sample in group.samples])
     return rewards + length_penalty(lengths, settings.long_from, settings.long_until)
-
-
-def _normalised(groups: Sequence[PromptSamples], zero_variance_groups: int, settings: Learner) -> Update:
-    """Gives tokens the weights that `settings.normalise` asks for, and the update its divisor.
-
-    "tokens": (1/N) Σ over all tokens (DAPO, arXiv 2503.14476, eq. 8); "samples": the mean over samples of their
-    tokens' mean (GRPO, arXiv 2402.03300, eq. 3); "constant": (1/(R·L)) Σ (Dr. GRPO, arXiv 2503.20783, §3.2).
-    """
-    samples = sum(len(group.rows) for group in groups)
-    tokens = sum(row.drawn for group in groups for row in group.rows)
-    match settings.normalise:
-        case "samples":
-            groups = [_weighed_by_length(group) for group in groups]
-            divisor = samples
-        case "constant":
-            divisor = samples * settings.normalise_tokens
-        case _:
-            divisor = tokens
-    return Update(tuple(groups), tokens, zero_variance_groups, divisor)
 
 
 def _weighed_by_length(samples: PromptSamples) -> PromptSamples:

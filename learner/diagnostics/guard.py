@@ -23,7 +23,8 @@ WIDEN = 0.25
 
 
 class Guard:
-    """Looks at each update that had something to train. `most`: the widest window in batches that is of any use."""
+    """Looks at each update; one without anything to train counts as fresh. `most`: the widest window of any use, in
+    batches."""
 
     def __init__(self, mode: Literal["off", "warn", "act"], most: float) -> None:
         self._mode, self._most = mode, most

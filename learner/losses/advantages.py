@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 STD_FLOOR = 1e-4
@@ -18,7 +19,7 @@ def group_advantages(rewards: Tensor, kind: Literal["std", "mean", "max"]) -> Te
     centred = rewards - mean
     if kind == "std":
         return centred / (rewards.std() + STD_FLOOR)
-    return centred / mean if kind == "max" else centred
+    return centred / mean.clamp(min=torch.finfo(mean.dtype).tiny) if kind == "max" else centred
 
 
 def length_penalty(lengths: Tensor, begin: int, end: int) -> Tensor:

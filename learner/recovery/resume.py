@@ -5,16 +5,18 @@
   backlog: no surviving weights were trained on them.
 - The ids in a checkpoint mean the prompts whose digests it carries. The queue learns these digests in the move that
   begins the lineage, so that no other prompts can count as trained under an old name.
-- Checkpoints that follow one another are committed together, in few moves. Each also sets the checkpoint at which the
-  queue stands, so a crash in between loses nothing.
+- Checkpoints that follow one another are committed together, in few moves; one with many ids is committed in several.
+  Each move also sets where the queue stands, so a crash in between loses nothing.
 """
 
 import logging
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from echo_queue import weights
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.queue import LearnerQueue, Resumed, RunRules
+from echo_queue.queue.learner import COMMIT_STEP
 from echo_queue.records import BASE, Version
 from echo_queue.storage.object_store import MissingObject, ObjectStore
 from learner.recovery import checkpoint
@@ -24,7 +26,7 @@ from learner.recovery.manifest import NO_SETS, CheckpointManifest
 log = logging.getLogger(__name__)
 
 IDS_AT_ONCE = 3_000
-"""The ids of one commit after a loss of Redis, which then takes less than 10 ms."""
+"""The ids of one move to a queue without any open task, as after a loss of Redis: it then takes less than 10 ms."""
 NO_CHECKPOINT = ""
 """The name by which the queue says that it stands at no checkpoint."""
 
@@ -42,17 +44,25 @@ def resume(
     resumed = queue.resume(rules, begun_at, newest_lineage(store), begin.sets if begin else NO_SETS)
     newest = checkpoint.mark(store, resumed.lineage, begin, window)
     to_undo, to_commit = apart(store, resumed, newest)
-    for manifest in to_undo:
-        undone = queue.uncommit(manifest.name, manifest.parent or NO_CHECKPOINT, manifest.trained)
-        log.warning("checkpoint %s was abandoned: %d groups will be trained again", manifest.name, undone)
-    for name, trained in together(to_commit):
-        queue.commit(name, trained)
+    for abandoned in to_undo:
+        undone = queue.uncommit(abandoned.name, abandoned.parent, abandoned.ids, abandoned.settled)
+        log.warning("checkpoint %s was abandoned: %d groups will be trained again", abandoned.name, undone)
+    at_once = IDS_AT_ONCE if resumed.empty else COMMIT_STEP
+    for ahead in together(to_commit, at_once):
+        queue.commit(ahead.name, ahead.ids, settled=ahead.settled or 0, at_once=at_once)
     return newest
 
 
-def apart(
-    store: ObjectStore, resumed: Resumed, newest: CheckpointManifest
-) -> tuple[list[CheckpointManifest], list[CheckpointManifest]]:
+class Trained(NamedTuple):
+    """The groups of a checkpoint that its parent does not hold. `settled`: as in `Resumed`."""
+
+    name: str
+    parent: str
+    ids: tuple[str, ...]
+    settled: int | None = None
+
+
+def apart(store: ObjectStore, resumed: Resumed, newest: CheckpointManifest) -> tuple[list[Trained], list[Trained]]:
     """Returns the path from where the queue stands to `newest`: checkpoints to undo, newest first, then checkpoints to
     commit, oldest first.
 
@@ -62,31 +72,36 @@ def apart(
     reader = ManifestReader(store)
     here = _named(reader, resumed.committed)
     there: CheckpointManifest | None = newest
-    to_undo: list[CheckpointManifest] = []
-    to_commit: list[CheckpointManifest] = []
+    settled = resumed.settled
+    to_undo: list[Trained] = []
+    to_commit: list[Trained] = []
     while (here and here.name) != (there and there.name):
         if here is not None and (there is None or here.name > there.name):
-            to_undo.append(here)
-            here = _named(reader, here.parent)
+            to_undo.append(_trained(here, settled))
+            here, settled = _named(reader, here.parent), None
         elif there is not None:
-            to_commit.append(there)
+            to_commit.append(_trained(there))
             there = _named(reader, there.parent)
+    if here is not None and settled is not None:
+        to_commit.append(_trained(here, settled))
     return to_undo, to_commit[::-1]
 
 
-def together(manifests: Iterable[CheckpointManifest]) -> Iterator[tuple[str, tuple[str, ...]]]:
+def together(checkpoints: Iterable[Trained], most: int) -> Iterator[Trained]:
     """Yields checkpoints to commit, oldest first, several as one: the name of the last, and the ids of all.
 
-    After a loss of Redis there may be thousands. Each pair has at most `IDS_AT_ONCE` ids, or is one checkpoint.
+    After a loss of Redis there may be thousands. What is yielded has at most `most` ids, or is one checkpoint.
     """
-    name, ids = "", tuple[str, ...]()
-    for manifest in manifests:
-        if name and len(ids) + len(manifest.trained) > IDS_AT_ONCE:
-            yield name, ids
-            ids = ()
-        name, ids = manifest.name, (*ids, *manifest.trained)
-    if name:
-        yield name, ids
+    gathered: Trained | None = None
+    for one in checkpoints:
+        if gathered and gathered.settled is None and len(gathered.ids) + len(one.ids) <= most:
+            gathered = one._replace(ids=gathered.ids + one.ids)
+            continue
+        if gathered:
+            yield gathered
+        gathered = one
+    if gathered:
+        yield gathered
 
 
 def newest_lineage(store: ObjectStore) -> int:
@@ -102,3 +117,7 @@ def _named(reader: ManifestReader, name: str | None) -> CheckpointManifest | Non
     except (MissingObject, ValueError, TypeError) as error:
         what = f"cannot be read ({error}), and the queue counts what it holds as trained"
         raise ServiceError(Problem(f"checkpoint {name}", what, "restore that object in the store")) from None
+
+
+def _trained(manifest: CheckpointManifest, settled: int | None = None) -> Trained:
+    return Trained(manifest.name, manifest.parent or NO_CHECKPOINT, manifest.trained, settled)

@@ -58,11 +58,18 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True)
 class Tree:
-    """A copy of infra/terraform, and a folder for what checks write. `only`: the one module that Terraform sees."""
+    """A copy of infra/terraform, and a folder for what checks write. `only`: the one module that Terraform sees.
+
+    Beside it stand copies of the other ways to start, as in the project, whose root is `project`.
+    """
 
     path: Path
     scratch: Path
     only: str = ""
+
+    @property
+    def project(self) -> Path:
+        return self.path.parents[1]
 
     def modules(self) -> Iterator[Path]:
         for pattern in [self.only] if self.only else MODULES:

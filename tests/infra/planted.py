@@ -1,6 +1,6 @@
-"""Plants one mistake at a time into a copy of infra/terraform, and shows that the check which it names finds it.
+"""Plants one mistake at a time into a copy of the ways to start, and shows that the check which it names finds it.
 
-    python -m tests.infra.planted [WORD ...]
+    python -m tests.infra.planted [terraform | launchers] [WORD ...]
 
 First those checks run on a copy without a mistake: there they must find nothing, or what they find later means nothing.
 A mistake counts as found only if what the check says contains the mistake's own words. Words choose mistakes by name.
@@ -13,10 +13,11 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.infra.check import copy_of_tree
-from tests.infra.checks import CHECKS, Unavailable
+from tests.infra.check import ALL, GROUPS, copy_of_tree
+from tests.infra.checks import Unavailable
 
 PLAN, POOL, NETWORK = "modules/fleet_plan", "modules/aws/worker_pool", "modules/aws/network"
+DOCKER, CHART, SKY = "../../docker", "../helm/echo-queue", "../skypilot"
 
 
 @dataclass(frozen=True)
@@ -212,14 +213,103 @@ MISTAKES = (
         'mv "$file.new" "$file"', "mv $file.new $file",
         "shell", "SC2086",
     ),
+    Mistake(
+        "image that runs as root", DOCKER, "Dockerfile",
+        "USER 10001:10001\n", "",
+        "images", "runs as user root",
+    ),
+    Mistake(
+        "unpinned base image", DOCKER, "Dockerfile",
+        "ARG BASE\n", "ARG BASE=python:3.11-slim\n",
+        "images", "BASE has a default",
+    ),
+    Mistake(
+        "entry point in a shell", DOCKER, "Dockerfile",
+        'ENTRYPOINT ["echo-queue"]', "ENTRYPOINT echo-queue",
+        "images", "not in exec form",
+    ),
+    Mistake(
+        "apt-get without a clean end", DOCKER, "Dockerfile",
+        "RUN python3 -m venv", "RUN apt-get install git && python3 -m venv",
+        "images", "DL3008",
+    ),
+    Mistake(
+        "images of another version", "../..", "compose.yaml",
+        "/echo-queue-learner:0.1.0", "/echo-queue-learner:0.0.9",
+        "versions", "echo-queue-learner has 0.0.9",
+    ),
+    Mistake(
+        "chart of another version", CHART, "Chart.yaml",
+        "\nversion: 0.1.0", "\nversion: 0.2.0",
+        "versions", "Chart.yaml, version has 0.2.0",
+    ),
+    Mistake(
+        "misspelt field of Kubernetes", CHART, "templates/workers.yaml",
+        "  replicas: {{ $pool.replicas }}", "  replica: {{ $pool.replicas }}",
+        "chart", "replica",
+    ),
+    Mistake(
+        "misspelt key in a template", CHART, "templates/learner.yaml",
+        ".Values.learner.disk", ".Values.learner.disc",
+        "chart", "storage",
+    ),
+    Mistake(
+        "pod that may run as root", CHART, "templates/_pod.tpl",
+        "  runAsNonRoot: true\n", "",
+        "chart", "may run as root",
+    ),
+    Mistake(
+        "container that may write its root", CHART, "templates/_pod.tpl",
+        "      readOnlyRootFilesystem: true\n", "",
+        "chart", "may write its root",
+    ),
+    Mistake(
+        "probe that nobody answers", CHART, "templates/_pod.tpl",
+        "    livenessProbe:", "    livenessprobe:",
+        "chart", "livenessprobe",
+    ),
+    Mistake(
+        "chart that takes a misspelt key", CHART, "values.schema.json",
+        '    "pool": {\n      "type": "object",\n      "additionalProperties": false,',
+        '    "pool": {\n      "type": "object",\n      "additionalProperties": true,',
+        "chart refusals", "a misspelt key of a pool",
+    ),
+    Mistake(
+        "chart that takes a tag", CHART, "values.schema.json",
+        "@sha256:[0-9a-f]{64}|localhost", "(@sha256:[0-9a-f]{64}|:[a-z]+)|localhost",
+        "chart refusals", "an image by its tag",
+    ),
+    Mistake(
+        "unknown key of SkyPilot", SKY, "worker.yaml",
+        "  use_spot: true", "  use_spott: true",
+        "skypilot", "use_spott",
+    ),
+    Mistake(
+        "primary task that is not there", SKY, "learner.yaml",
+        "primary_tasks: [learner]", "primary_tasks: [trainer]",
+        "skypilot", "trainer",
+    ),
+    Mistake(
+        "worker with the learner's password", SKY, "worker.yaml",
+        "  ECHO_QUEUE_WORKER_REDIS_PASSWORD: null", "  ECHO_QUEUE_LEARNER_REDIS_PASSWORD: null",
+        "skypilot", "worker.yaml asks for ECHO_QUEUE_LEARNER_REDIS_PASSWORD",
+    ),
+    Mistake(
+        "word of Slurm's script without quotes", "../slurm", "worker.sbatch",
+        'scontrol requeue "$SLURM_JOB_ID"', "scontrol requeue $SLURM_JOB_ID",
+        "scripts", "SC2086",
+    ),
 )  # fmt: skip
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("words", nargs="*", help="only mistakes whose name has one of them")
-    words = parser.parse_args().words
-    chosen = [one for one in MISTAKES if not words or any(word in one.name for word in words)]
+    parser.add_argument("words", nargs="*", help="a group of checks; mistakes with one of these words")
+    given = parser.parse_args().words
+    checks = [check for word in given for check in GROUPS.get(word, ())] or list(ALL)
+    words = [word for word in given if word not in GROUPS]
+    named = [one for one in MISTAKES if not words or any(word in one.name for word in words)]
+    chosen = [one for one in named if one.found_by in checks]
     for check, module in dict.fromkeys((one.found_by, one.module) for one in chosen):
         if said := _said(check, module, None):
             print(f"{check} finds something in {module}, where nothing is planted: {said}")
@@ -242,7 +332,7 @@ def _said(check: str, module: str, mistake: Mistake | None) -> list[str]:
         if mistake is not None:
             mistake.plant(tree.path)
         try:
-            return CHECKS[check](tree)
+            return ALL[check](tree)
         except Unavailable as reason:
             return [f"the check {check} was not run: {reason}"]
 

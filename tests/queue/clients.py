@@ -119,6 +119,9 @@ class Clients(WorkerQueue, PeerDirectory, SubmitterQueue, Monitor, Admin):  # ty
     def advance(self, lineage: int, version: int, trained: int, window: float) -> int:
         return self._of(lineage).advance(version, trained, window)
 
+    def skip(self, lineage: int, groups: int) -> int:
+        return self._of(lineage).skip(groups)
+
     def commit(self, lineage: int, checkpoint: str, task_ids: Sequence[str]) -> int:
         return self._of(lineage).commit(checkpoint, task_ids)
 

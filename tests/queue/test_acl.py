@@ -1,6 +1,7 @@
 """Each role's user can do its part, and nothing that would let it harm another's."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -117,6 +118,21 @@ def test_every_role_can_do_its_part(queue: Clients, acting: As) -> None:
     assert learner.unserved_sets() == monitor.unserved_sets() == ["a"]  # for whoever asks who holds the run up
     assert learner.submission_status("a") == monitor.submission_status("a") == submitter.submission_status("a")
     acting("admin").install()
+
+
+def test_submitters_admit_and_workers_complete_by_a_curriculum(queue: Clients, acting: As) -> None:
+    submitter, worker, learner = (acting(role) for role in ("submitter", "worker", "learner"))
+    learner.configure(replace(RULES, curriculum="mopps"))
+    version = Version(learner.resume().lineage, 0)
+    learner.publish(version.lineage, Published(version, "manifest", "digest"))
+    assert submitter.declare(PromptSet("a", "source"), [Chunk(0, 0, 20)])
+    assert submitter.submit("a", 0, PromptShard("shard", 0, 20))
+    assert queue.client.zcard(queue.keys.candidates("a"))
+    tasks = worker.lease("w1", version, 2).tasks
+    assert worker.complete("w1", [group_of(task, "w1", version) for task in tasks]) == [Outcome.accepted] * 2
+    assert queue.client.exists(queue.keys.successes("a"))
+    assert learner.drain(version.lineage, 1).groups
+    assert learner.skip(version.lineage, 1) == 1
 
 
 def test_a_worker_keeps_continues_and_discards_partials_and_leaves(queue: Clients, acting: As) -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from echo_queue.queue import Outcome, RunRules
 from echo_queue.records import Group, Task, Version
@@ -117,6 +118,21 @@ def test_committing_twice_counts_once(queue: Clients) -> None:
     assert queue.uncommit(0, "0/1", "", ids) == 2
     harness.check()
     assert queue.audit().trained == 0
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3, 5])
+def test_commits_go_in_steps_and_are_undone_in_steps(queue: Clients, at_once: int) -> None:
+    harness = QueueHarness(queue, replace(RULES, batch=5), prompts=5)
+    harness.complete(harness.lease(5))
+    ids = [group.task for group in harness.drain(5).groups]
+    learner = queue.learner(0)
+    assert learner.commit("0/1", ids, at_once=at_once) == 5
+    harness.check()
+    assert (queue.client.hget(queue.keys.state, "committed"), queue.audit().trained) == (b"0/1", 5)
+    assert learner.uncommit("0/1", "", ids, at_once=at_once) == 5
+    harness.check()
+    assert (queue.client.hget(queue.keys.state, "committed"), queue.audit().trained) == (b"", 0)
+    assert queue.client.lrange(queue.keys.redo, 0, -1) == [task.encode() for task in ids], "in their old order"
 
 
 def test_a_group_of_8_by_1280_tokens_is_at_most_80_kb_in_redis(queue: Clients) -> None:

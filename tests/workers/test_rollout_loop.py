@@ -171,6 +171,25 @@ def test_a_worker_far_away_gets_its_base_model_from_the_store(harness: Begin, fo
     assert_generated_by(folder, run.drain(1)[0], temperature=0.8)
 
 
+def test_a_folder_that_only_the_learners_machine_has_reaches_a_worker_through_the_store(
+    harness: Begin, folder: Path, tmp_path: Path
+) -> None:
+    run = harness(model={"base": str(tmp_path / "elsewhere"), "max_prompt_tokens": 64, "max_new_tokens": 16})
+    run.begin(QUESTIONS[:1], tensors_of(folder), wanted=ANSWER)
+    run.worker("w1")
+    run.store.upload_folder(folder, "base")
+    assert_generated_by(folder, run.drain(1)[0], temperature=0.8)
+
+
+def test_a_model_that_is_nowhere_ends_the_worker_with_where_it_was_looked_for(harness: Begin, folder: Path) -> None:
+    run = harness(model={"base": "./nowhere"}, queue={"stall_deadline_s": 0.5})
+    run.begin(QUESTIONS[:1], tensors_of(folder), wanted=ANSWER)
+    run.worker("w1").join(timeout=120)
+    (error,) = run.errors
+    assert isinstance(error, DeadlineError)
+    assert "./nowhere is no folder here and no model that the hub gives, and the learner stored no base" in str(error)
+
+
 def test_an_environment_that_cannot_be_made_ends_the_worker_before_it_leases(harness: Begin, folder: Path) -> None:
     run = harness(environment={"kind": "function", "function": "nowhere_at_all:f"})
     run.begin(QUESTIONS[:1], tensors_of(folder))

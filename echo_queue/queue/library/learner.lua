@@ -190,6 +190,21 @@ local function advance(keys, args)
   return cancelled
 end
 
+-- args: lineage turn groups. The learner has found that so many groups in its hands teach nothing, and takes others into the
+-- same update: they count as trained for bound and pace, so that other prompts are admitted meanwhile. Returns how many
+-- groups count so.
+local function skip(keys, args)
+  local run = open_run(keys)
+  local repeated = run.state.turn == args[2] .. ' skip'
+  take_turn(run, args[1], args[2], 'skip')
+  if not repeated then
+    run.uncommitted = run.uncommitted + tonumber(args[3])
+    redis.call('HSET', run.K.state, 'uncommitted', run.uncommitted)
+    admit(run)
+  end
+  return run.uncommitted
+end
+
 -- Returns the place of an open task as `place_of` does, but not at a worker's word alone: the learner's own account of what it
 -- has in hand is believed, then `open` if the task lies there. Returns nil if it lies at neither.
 local function true_place(run, id)
@@ -234,8 +249,9 @@ local function settle_all(run, args, first, refs)
   return settled
 end
 
--- args: lineage turn checkpoint id… ; the ids are all that the checkpoint holds and its parent does not. Returns how many
--- were in the queue, and the objects that may be removed from the object store.
+-- args: lineage turn standing id… ; the ids are the next that the checkpoint holds and its parent does not. `standing` is
+-- the checkpoint, followed by the number of its ids that are settled then unless they are all. Returns how many were in
+-- the queue, and the objects that may be removed from the object store.
 local function commit(keys, args)
   local run = open_run(keys)
   take_turn(run, args[1], args[2], 'commit')
@@ -247,8 +263,8 @@ local function commit(keys, args)
   return { settled, refs }
 end
 
--- args: lineage turn checkpoint parent id… ; undoes commit: the checkpoint is in no surviving history, so its ids are to be
--- trained again. Returns how many went back to the backlog.
+-- args: lineage turn standing before id… ; undoes the step of a commit that led from `before` to `standing`: the checkpoint
+-- is in no surviving history, so its ids are to be trained again. Returns how many went back to the backlog.
 local function uncommit(keys, args)
   local run = open_run(keys)
   take_turn(run, args[1], args[2], 'uncommit')
@@ -347,8 +363,9 @@ end
 
 -- args: parent version floor token n, then n words of the rules, then name and digests of each set that the checkpoint or
 -- an ancestor holds ids of. Begins a new lineage, above `floor`, at the parent lineage's checkpoint of that version; the
--- rules are the lineage's own; `cancel` follows. Returns it and the newest checkpoint that the queue agrees with. A floor
--- above today's lineage means that Redis was set back: lineages whose forks it has forgotten have no ancestors.
+-- rules are the lineage's own; `cancel` follows. Returns it, where the queue stands (`commit`), and how many tasks are
+-- open. A floor above today's lineage means that Redis was set back: lineages whose forks it has forgotten have no
+-- ancestors.
 local function resume(keys, args)
   local run = open_run(keys)
   local K, version = run.K, tonumber(args[2])
@@ -372,7 +389,7 @@ local function resume(keys, args)
     tell(run, 'resumed', run.lineage .. '.' .. version)
     tell_workers(run, 'resumed', run.lineage .. '.' .. version)
   end
-  return { run.lineage, run.state.committed or '' }
+  return { run.lineage, run.state.committed or '', redis.call('HLEN', K.open) }
 end
 
 -- args: lineage id entry reason cause. The learner buries a bad group at that entry of replay, with the reason. Returns as
@@ -430,6 +447,7 @@ register('probe_room', probe_room)
 register('drain', drain, 'allow-oom')
 register('pending', pending, 'allow-oom')
 register('advance', advance, 'allow-oom')
+register('skip', skip, 'allow-oom')
 register('cancel', cancel, 'allow-oom')
 register('commit', commit, 'allow-oom')
 register('uncommit', uncommit, 'allow-oom')

@@ -1,4 +1,6 @@
-"""The duties of every Celery worker besides its tasks: it sends lost chunks again, and gives no message back."""
+"""The duties of every Celery worker besides its tasks: it sends lost chunks again, gives no message back, and shows
+that its loop runs.
+"""
 
 import logging
 import random
@@ -10,6 +12,7 @@ from kombu.transport import virtual
 
 from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError
+from echo_queue.launch.liveness import EVERY_S, LivenessFile
 from echo_queue.queue import SubmitterQueue
 from echo_queue.submission.celery.reconciler import Reconciler
 
@@ -51,6 +54,28 @@ class ReconcilerStep(bootsteps.StartStopStep):  # type: ignore[misc]
             log.warning("cannot look for lost chunks now\n%s", error)
         finally:
             self.start(consumer)
+
+
+class LivenessStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Shows that the worker's loop runs. The loop stands while the broker is away, and the worker counts as unhealthy.
+
+    A restart loses nothing then: the reconciler sends what the worker had begun again.
+    """
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, consumer: Any, **options: Any) -> None:
+        super().__init__(consumer, **options)
+        self._file = LivenessFile("submission")
+        self._entry: Any = None
+
+    def start(self, consumer: Any) -> None:
+        self._file.beat()
+        self._entry = consumer.timer.call_repeatedly(EVERY_S, self._file.beat)
+
+    def stop(self, consumer: Any) -> None:
+        if self._entry is not None:
+            self._entry.cancel()
 
 
 class FreeingQoS(kombu_redis.QoS):  # type: ignore[misc]

@@ -17,8 +17,7 @@ ALLOWED: Mapping[str, str] = {
     "echo_queue/queue/library/__init__.py:load": "called at the failpoint `install`, and inside the retry loop",
     "echo_queue/connections/connect.py:_open_redis": "a ping, which changes nothing",
     "echo_queue/connections/redis_check.py:_greeting": "asks the server what it is",
-    "echo_queue/services/redis_server.py:RedisServer._probe": "a ping, which changes nothing",
-    "echo_queue/services/s3_server.py:S3Server._probe": "connects and says nothing",
+    "echo_queue/services/redis_server.py:RedisServer.probe": "a ping, which changes nothing",
     "echo_queue/launch/server_process.py:ServerProcess._held": "tries a lock and lets it go at once",
     "echo_queue/launch/server_process.py:ServerProcess.launch": "lock and log; the failpoint is `launch server`",
     "echo_queue/launch/log_file.py:keep_short": "a log",
@@ -31,6 +30,8 @@ ALLOWED: Mapping[str, str] = {
     "echo_queue/cli/output.py:print_json": "the terminal",
     "echo_queue/cli/config.py:_directory_problems": "tries whether the directory can be written",
     "echo_queue/launch/roles.py:become": "becomes the role",
+    "echo_queue/launch/liveness.py:LivenessFile": "shows that a process lives; it ends with the process",
+    "echo_queue/launch/liveness.py:_is_locked": "tries a lock and lets it go at once",
     "echo_queue/launch/guard.py:_signal": "the guard: it has no state, and ends what it was told of",
     "echo_queue/launch/guard.py:_lives": "asks whether a process lives",
     "echo_queue/launch/supervisor.py:Supervised.start": "a line in the role's log",
@@ -76,7 +77,7 @@ ALLOWED: Mapping[str, str] = {
 
 MODULES: Mapping[str, tuple[str, ...]] = {
     "os": (
-        *("getpid", "getppid", "getenv", "access", "stat", "listdir", "scandir", "cpu_count", "fspath"),
+        *("getpid", "getppid", "getuid", "getenv", "access", "stat", "listdir", "scandir", "cpu_count", "fspath"),
         "sched_getaffinity",
         *("urandom", "_exit"),
     ),

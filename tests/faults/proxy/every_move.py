@@ -70,7 +70,8 @@ def _learn(queue: Clients, spoiled: Clients, meet: Meet, completed: Sequence[str
     left, bad = (task for task in completed if task not in drained)
     assert len(meet(lambda: spoiled.pending(lineage))) == 2
     meet(lambda: [spoiled.learner(lineage).has_room(100) for _ in range(TRIES)])
-    meet(lambda: spoiled.advance(lineage, 1, 2, 8.0))
+    assert meet(lambda: spoiled.skip(lineage, 1)) == 1
+    meet(lambda: spoiled.advance(lineage, 1, 1, 8.0))
     assert meet(lambda: spoiled.announce(lineage, Version(lineage, 1), "0001.00000001/full", 0, b"document"))
     announced = queue.latest_weights().announced
     assert announced and queue.announced_parts(announced, 0) == {0: b"document"}

@@ -9,8 +9,8 @@
 
 import copy
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from itertools import count
 from typing import Any
@@ -33,6 +33,10 @@ CHUNKS = ((0, 2), (2, 2))
 BUCKETS = ((1, 2), (1, 0))
 """The buckets of the prompts of each chunk."""
 WORKERS = ("w1", "w2", "w3")
+STEP = 2
+"""The ids of a step of a commit."""
+Step = tuple[str, str, tuple[str, ...]]
+"""A step of a commit: where the queue stands before and after it, and its ids."""
 pick = st.integers(0, 5)
 """One of those there are: the number modulo how many."""
 
@@ -72,6 +76,8 @@ class Learner:
     saved: str
     turn: int = 0
     hand: list[str] = field(default_factory=list)
+    skipped: int = 0
+    """The number of groups in hand that it has skipped."""
     trained: list[str] = field(default_factory=list)
     ended: bool = False
 
@@ -111,11 +117,23 @@ class Machine(RuleBasedStateMachine):
     @initialize(
         s=st.integers(0, 2), batch=st.integers(1, 3), pace=st.booleans(), late=st.sampled_from(["requeue", "wait"]),
         shuffled=st.booleans(), epochs=st.integers(1, 2), longest_first=st.booleans(),
+        curriculum=st.sampled_from(["off", "mopps", "dopr"]), window=st.integers(1, 5),
     )  # fmt: skip
     def begin(
-        self, *, s: int, batch: int, pace: bool, late: str, shuffled: bool, epochs: int, longest_first: bool
+        self,
+        *,
+        s: int,
+        batch: int,
+        pace: bool,
+        late: str,
+        shuffled: bool,
+        epochs: int,
+        longest_first: bool,
+        curriculum: str,
+        window: int,
     ) -> None:
         rules: Any = {"late": late, "longest_first": longest_first}
+        rules |= {"curriculum": curriculum, "curriculum_window": window}
         rules = RunRules(s=s, batch=batch, pace=pace, max_attempts=2, **rules)
         self.name = f"machine-{os.getpid()}-{next(_runs)}"
         self.queue, self.run = self._connect(), Reference(rules)
@@ -167,12 +185,15 @@ class Machine(RuleBasedStateMachine):
         one = self.work.pop(which % len(self.work))
         oldest = one.begun(begun)
         length = 3 + 3 * which  # so that the next epoch has something to put in order
+        reward = which % 3 / 4  # the mean of 0 and twice that
         group = group_of(one.task, one.worker, one.version, oldest, length)
+        first, second = group.samples
+        group = replace(group, samples=(first, replace(second, reward=2 * reward)))
         words = one.worker, one.task.id, one.task.attempt, oldest, one.version
         self._both(
             lost,
             lambda: self.queue.complete(one.worker, [group]),
-            lambda: [self.run.complete(*words, tokens=2 * length)],
+            lambda: [self.run.complete(*words, tokens=2 * length, reward=reward)],
         )
 
     @precondition(lambda self: self.work)
@@ -234,12 +255,25 @@ class Machine(RuleBasedStateMachine):
     @move(window=st.sampled_from([1.0, 2.5]), lost=st.booleans(), ghost=st.booleans())
     def update(self, window: float = 2.5, lost: bool = False, ghost: bool = False) -> None:
         me = self._one(ghost)
-        version, size = me.version + 1, len(me.hand)
+        version, size = me.version + 1, len(me.hand) - me.skipped
         moved = self._turn(me, lost, lambda: me.queue.advance(me.lineage, version, size, window),
                            lambda: self.run.advance(me.lineage, me.turn + 1, version, size, window))  # fmt: skip
         if moved is not None:
             assert moved[0] == moved[1]
-            me.version, me.trained, me.hand = version, me.trained + me.hand, []
+            me.version, me.trained, me.hand, me.skipped = version, me.trained + me.hand, [], 0
+
+    @precondition(lambda self: self._alive())
+    @move(lost=st.booleans(), ghost=st.booleans())
+    def skip(self, lost: bool = False, ghost: bool = False) -> None:
+        """Skips a group in hand: other prompts are admitted before its update."""
+        me = self._one(ghost)
+        if me.skipped >= len(me.hand):
+            return
+        moved = self._turn(me, lost, lambda: me.queue.skip(me.lineage, 1),
+                           lambda: self.run.skip(me.lineage, me.turn + 1, 1))  # fmt: skip
+        if moved is not None:
+            assert moved[0] == moved[1]
+            me.skipped += 1
 
     @precondition(lambda self: self._alive())
     @move(lost=st.booleans(), ghost=st.booleans())
@@ -254,9 +288,9 @@ class Machine(RuleBasedStateMachine):
             self.weights.append(weights)
 
     @precondition(lambda self: self._alive())
-    @move(lost=st.booleans(), commit=st.booleans(), ghost=st.booleans())
-    def save(self, commit: bool = True, lost: bool = False, ghost: bool = False) -> None:
-        """A checkpoint; without `commit` the learner dies before it has told the queue."""
+    @move(lost=st.booleans(), steps=st.integers(0, 3), ghost=st.booleans())
+    def save(self, steps: int = 3, lost: bool = False, ghost: bool = False) -> None:
+        """A checkpoint; the learner dies if it has more to tell the queue than so many steps of a commit."""
         me = self._one(ghost)
         name = _name(me.lineage, me.version)
         if not me.trained or name in self.store:
@@ -264,10 +298,9 @@ class Machine(RuleBasedStateMachine):
         one = Checkpoint(name, me.version, me.saved, tuple(me.trained))
         self.store[name] = one
         me.saved, me.trained = name, []
-        if not commit:
-            me.ended = True
-        elif moved := self._commit(me, one, lost):
-            assert moved[0] == moved[1]
+        for _, standing, ids in _steps(one)[:steps]:
+            self._commit(me, standing, ids, lost)
+        me.ended |= steps < len(_steps(one))
 
     @move()
     def restart(self) -> None:
@@ -280,7 +313,8 @@ class Machine(RuleBasedStateMachine):
         )
         resumed = queue.resume(begin, floor, rules=self.run.rules)
         assert resumed.lineage == self.run.resume(begin, floor)
-        assert (resumed.committed or "") == self.run.committed
+        settled = f" {resumed.settled}" if resumed.settled else ""
+        assert (resumed.committed or "") + settled == self.run.committed
         me = Learner(queue, resumed.lineage, begin.number, self._mark(resumed.lineage, newest))
         self.learners.append(me)
         self._follow(me)
@@ -301,16 +335,20 @@ class Machine(RuleBasedStateMachine):
         return name
 
     def _follow(self, me: Learner) -> None:
-        here, there = self._chain(self.run.committed), self._chain(me.saved)
-        for one in here:
-            if one not in there:
-                assert me.queue.uncommit(me.lineage, one.name, one.parent, one.trained) == self.run.uncommit(
-                    me.lineage, me.turn + 1, one.name, one.parent, one.trained
-                )
-                me.turn += 1
-        for one in reversed(there):
-            if one not in here:
-                assert (moved := self._commit(me, one)) and moved[0] == moved[1]
+        here, there = self._path(self.run.committed), self._path(me.saved)
+        common = [step for step in here if step in there]
+        for before, standing, ids in reversed(here[len(common) :]):
+            undone = me.queue.uncommit(me.lineage, standing, before, ids)
+            assert undone == self.run.uncommit(me.lineage, me.turn + 1, standing, before, ids)
+            me.turn += 1
+        for _, standing, ids in there[len(common) :]:
+            self._commit(me, standing, ids)
+
+    def _path(self, standing: str) -> list[Step]:
+        """The steps of all commits that lead there, oldest first."""
+        name, _, settled = standing.partition(" ")
+        path = [step for one in reversed(self._chain(name)) for step in _steps(one)]
+        return path[: [after for _, after, _ in path].index(standing) + 1] if settled else path
 
     def _chain(self, name: str) -> list[Checkpoint]:
         """Newest first."""
@@ -440,12 +478,13 @@ class Machine(RuleBasedStateMachine):
             return self.learners[-2]
         return self.learners[-1]
 
-    def _commit(self, me: Learner, one: Checkpoint, lost: bool = False) -> tuple[Any, Any] | None:
-        return self._turn(
+    def _commit(self, me: Learner, standing: str, ids: Sequence[str], lost: bool = False) -> None:
+        moved = self._turn(
             me, lost,
-            lambda: me.queue.commit(me.lineage, one.name, one.trained),
-            lambda: self.run.commit(me.lineage, me.turn + 1, one.name, one.trained),
+            lambda: me.queue.commit(me.lineage, standing, ids),
+            lambda: self.run.commit(me.lineage, me.turn + 1, standing, ids),
         )  # fmt: skip
+        assert moved is None or moved[0] == moved[1]
 
     def _turn(
         self, me: Learner, lost: bool, real: Callable[[], Any], mine: Callable[[], Any], numbered: bool = True
@@ -508,6 +547,13 @@ class Machine(RuleBasedStateMachine):
 
 def _name(lineage: int, version: int) -> str:
     return f"{lineage:04d}/{version:08d}"
+
+
+def _steps(one: Checkpoint) -> list[Step]:
+    ends = range(STEP, max(len(one.trained), 1) + STEP, STEP)
+    standings = [one.name if end >= len(one.trained) else f"{one.name} {end}" for end in ends]
+    ids = [one.trained[end - STEP : end] for end in ends]
+    return list(zip([one.parent, *standings], standings, ids, strict=False))
 
 
 def _by_name(one: Checkpoint) -> str:

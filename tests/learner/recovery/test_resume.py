@@ -1,21 +1,24 @@
 """The queue follows the checkpoints: what survives in them is trained, and nothing else is."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partialmethod
+from typing import Any
 
 import pytest
 import torch
 
 from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError, FencedError, PromptError, ServiceError, SetBackError
-from echo_queue.queue import Chunk, Outcome, PromptSet, RunRules
+from echo_queue.queue import Chunk, LearnerQueue, Outcome, PromptSet, RunRules
 from echo_queue.queue.submitter import digest_of
 from echo_queue.records import PromptShard, Published, Version
 from learner.ranks.team import Team
 from learner.recovery import checkpoint
 from learner.recovery import resume as resuming
 from learner.recovery.manifest import CheckpointManifest
-from learner.recovery.resume import resume
+from learner.recovery.resume import Trained, resume
 from learner.recovery.rewind import choices, rewind
 from learner.training_loop import open_loop, train
 from tests.learner.learner_harness import LearnerHarness
@@ -233,14 +236,57 @@ def test_a_checkpoint_names_the_prompts_that_its_ids_mean(harness: LearnerHarnes
     assert {task.split("/")[0] for task in before.trained} == {"first"}
 
 
-def test_checkpoints_are_committed_together_up_to_so_many_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resuming, "IDS_AT_ONCE", 3)
+def test_checkpoints_are_committed_together_up_to_so_many_ids() -> None:
     sizes = (2, 1, 1, 5, 0, 3)
     made = [
-        CheckpointManifest(1, version, None, 1.0, tuple(f"set/{version}/{n}" for n in range(size)), {}, "", ())
+        Trained(f"1/{version}", f"1/{version - 1}", tuple(f"set/{version}/{n}" for n in range(size)))
         for version, size in enumerate(sizes, 1)
     ]
-    pairs = list(resuming.together(made))
-    assert [(name[-1], len(ids)) for name, ids in pairs] == [("2", 3), ("3", 1), ("4", 5), ("6", 3)]
-    assert [task for _, ids in pairs for task in ids] == [task for manifest in made for task in manifest.trained]
-    assert list(resuming.together([])) == []
+    joined = list(resuming.together(made, 3))
+    assert [(one.name, len(one.ids)) for one in joined] == [("1/2", 3), ("1/3", 1), ("1/4", 5), ("1/6", 3)]
+    assert [task for one in joined for task in one.ids] == [task for one in made for task in one.ids]
+    begun = [made[0]._replace(settled=1), made[1]]
+    assert list(resuming.together(begun, 3)) == begun, "what is committed in part is not joined with what follows"
+    assert list(resuming.together([], 3)) == []
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_commit_that_ended_between_its_steps_goes_on_or_is_undone(
+    harness: LearnerHarness, monkeypatch: pytest.MonkeyPatch, damaged: bool
+) -> None:
+    """A learner dies after the first step of a commit; the checkpoint survives, or is damaged meanwhile."""
+    config = harness.config(learner={"checkpoint_updates": 3, "keep_checkpoints": 8})
+    store, queue = harness.store(config), harness.queue(config)
+    harness.submit(config, PROMPTS)
+    harness.work(config)
+    with monkeypatch.context() as dying:
+        dying.setattr(LearnerQueue, "commit", partialmethod(LearnerQueue.commit, at_once=2))
+        dying.setattr(LearnerQueue, "_numbered", dies_between_steps(LearnerQueue._numbered))
+        with pytest.raises(InterruptedError):
+            train(config, threading.Event())
+    newest, *_ = manifests(harness, config)
+    before = len(checkpoint.trained_ids(store)) - len(newest.trained)
+    assert queue.client.hget(queue.keys.state, "committed") == f"{newest.name} 2".encode()
+    assert queue.audit().trained == before + 2
+    if damaged:
+        store.put(newest.keys[0], b"torn")
+    found = newest_whole(store)
+    assert found is not None
+    resume(queue.learner(), store, RunRules.of(config), found[0])
+    assert (queue.audit().ok, queue.audit().trained) == (True, before if damaged else before + len(newest.trained))
+    train(config, threading.Event())
+    assert trained_once(harness, config)
+
+
+def dies_between_steps(numbered: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns `LearnerQueue._numbered` that fails at the second step of the second commit of several steps."""
+    begun: list[str] = []
+
+    def make(self: LearnerQueue, move: str, *args: Any) -> Any:
+        if move == "commit" and len(begun) == 2:
+            raise InterruptedError
+        if move == "commit" and args[0].endswith(" 2"):
+            begun.append(args[0])
+        return numbered(self, move, *args)
+
+    return make
