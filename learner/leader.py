@@ -25,6 +25,7 @@ from echo_queue.errors import EchoQueueError, Problem, SetBackError
 from echo_queue.queue import LearnerQueue, Monitor, staleness_rules
 from echo_queue.records import Group, Version
 from echo_queue.reporting.metrics import MetricsLog
+from echo_queue.reporting.run_record import record_of
 from echo_queue.reporting.trained_groups import TrainedGroups
 from learner.batch_collector import Batch, BatchCollector, Pause
 from learner.diagnostics.guard import Guard
@@ -71,6 +72,7 @@ class Leader:
         monitor: Monitor,
         *,
         saver: BackgroundSaver,
+        groups: TrainedGroups,
         newest: CheckpointManifest,
         broadcast: WeightBroadcast,
         collector: BatchCollector,
@@ -81,7 +83,7 @@ class Leader:
         self._saver, self._newest, self._window = saver, newest, newest.window
         self.broadcast, self.collector, self._housekeeper = broadcast, collector, housekeeper
         self._write_model = write_model
-        self._metrics, self._trained_groups = MetricsLog(config.run.dir / "metrics.jsonl"), TrainedGroups(config)
+        self._metrics, self._trained_groups = MetricsLog(config.run.dir / "metrics.jsonl"), groups
         self._version = Version(newest.lineage, newest.version)
         self._handed_over = -1
         """The number of the version handed over for publication last."""
@@ -196,12 +198,16 @@ class Leader:
         return True if self.broadcast.free else None
 
     def _publication_due(self, number: int) -> bool:
+        return number - self._handed_over >= self._kappa()
+
+    def _kappa(self) -> int:
+        """Returns the number of updates per publication, as it is now."""
         kappa = self._config.staleness.kappa
-        if kappa == "auto":
-            # Before the first update has been timed, every version is published.
-            s, t_train_s = self._config.staleness.s, self._t_train_s or float("inf")
-            kappa = publication_period(self.broadcast.t_bcast_s, t_train_s, s)
-        return number - self._handed_over >= kappa
+        if kappa != "auto":
+            return kappa
+        # Before the first update has been timed, every version is published.
+        s, t_train_s = self._config.staleness.s, self._t_train_s or float("inf")
+        return publication_period(self.broadcast.t_bcast_s, t_train_s, s)
 
     # What was done ----------------------------------------------------------------------------------------------------
 
@@ -237,7 +243,7 @@ class Leader:
         self.broadcast.hand_over(snapshot)
 
     def record(self, order: Order, result: UpdateResult) -> None:
-        """Writes the update to `metrics.jsonl` and the log, and keeps its groups for people to inspect.
+        """Records the update in `metrics.jsonl`, the log and Redis, and keeps its groups, for people to inspect.
 
         It comes before the checkpoint, so that no committed update lacks its record.
         """
@@ -250,9 +256,11 @@ class Leader:
             window=self._window,
             t_bcast_s=self.broadcast.t_bcast_s,
             stored=self.broadcast.stored,
+            kappa=self._kappa(),
             status=self._monitor.status(),
         )
         self._metrics.write(metrics)
+        self._queue.record([record_of(metrics)])
         self._trained_groups.keep(order.version, order.groups)
 
     def history(self) -> History:

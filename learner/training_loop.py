@@ -29,6 +29,8 @@ from echo_queue.queue import Caller, LearnerQueue, Monitor, Operator, Payloads, 
 from echo_queue.queue.run_rules import differences
 from echo_queue.records import BASE, Version
 from echo_queue.records.validation import PATIENCE, GroupLimits, GroupValidator
+from echo_queue.reporting.run_record import unrecorded
+from echo_queue.reporting.trained_groups import TrainedGroups
 from echo_queue.storage.object_store import INDEX, ObjectStore
 from learner.batch_collector import BatchCollector
 from learner.first_groups import FirstGroups
@@ -175,10 +177,11 @@ def open_loop(config: Config, store: ObjectStore, team: Team, where: torch.devic
         policy = load_policy(config, where, team)
         reference = _reference(config, policy) if config.learner.kl else None
     restored = checkpoint.restore(store, team, policy.restore)
-    saver = BackgroundSaver(store, team, config.queue.stall_deadline_s)
+    groups = TrainedGroups(config)
+    saver = BackgroundSaver(store, team, config.queue.stall_deadline_s, partial(groups.send, store))
     leader: Leader | Follower
     if team.first:
-        leader = _open_leader(config, store, team, policy=policy, saver=saver, restored=restored)
+        leader = _open_leader(config, store, team, policy=policy, saver=saver, groups=groups, restored=restored)
     else:
         leader = Follower(team, PartThread(config, store, team))
     return TrainingLoop(config, team, leader, policy=policy, reference=reference, saver=saver)
@@ -196,6 +199,7 @@ def _open_leader(
     *,
     policy: Policy,
     saver: BackgroundSaver,
+    groups: TrainedGroups,
     restored: CheckpointManifest | None,
 ) -> Leader:
     """Begins a lineage at the restored checkpoint (None: at the base model) and brings the queue to it."""
@@ -211,6 +215,8 @@ def _open_leader(
     for change in differences(rules, before.rules):
         log.info("%s %s; from now on the run has the value of here", change.where, change.what)
     queue.publish_keys(signing_key.run_keys(signer))
+    before_this = monitor.newest_update()
+    queue.record(unrecorded(config.run.dir / "metrics.jsonl", before_this.version if before_this else BASE))
     announcements = LearnerQueue(caller.within(announcer.DEADLINE_S), lineage=newest.lineage)
     broadcast = open_broadcast(config, store, team, queue, announcements=announcements, signer=signer)
     housekeeper = Housekeeper(_connect(config), store, config.queue.lease_s, broadcast.observe)
@@ -229,6 +235,7 @@ def _open_leader(
         queue,
         monitor,
         saver=saver,
+        groups=groups,
         newest=newest,
         broadcast=broadcast,
         collector=BatchCollector(config, queue, monitor, validator, version=version, check=check),

@@ -36,6 +36,7 @@ def describe(
     window: float,
     t_bcast_s: float,
     stored: Mapping[str, int],
+    kappa: int,
     status: Status,
 ) -> UpdateMetrics:
     """Describes the update that `order` made, and logs one line about it. Groups that it reused count only as such.
@@ -83,6 +84,7 @@ def describe(
         anchor_bytes=stored["anchor"],
         delta_bytes=stored["delta"],
         arrived_s=max([0.0, *(heartbeat.arrived_ms / 1000 for heartbeat in heartbeats)]),
+        kappa=kappa,
         pause_s=max([0.0, *(heartbeat.pause_ms / 1000 for heartbeat in heartbeats)]),
         kl_reference=sums.mean(sums.kl_reference),
         filtered_fraction=sums.mean(sums.filtered),

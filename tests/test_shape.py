@@ -22,7 +22,7 @@ FLOORS = (
     ("connections",),
     ("queue",),
     ("weights", "submission", "services", "reporting", "estimate"),
-    ("capacity",),
+    ("capacity", "simulation"),
     ("cli",),
     ("__main__",),
 )

@@ -19,7 +19,7 @@ from benchmarks.selection.task import HELD_OUT_SEED_OFFSET, TASKS, Item, config_
 from echo_queue.config import Config, Learner, Selection
 from echo_queue.queue import curriculum
 from echo_queue.queue.curriculum import UNSEEN, Seen
-from echo_queue.records import Group, Sample, Version
+from echo_queue.records import Group, PartialSample, Sample, Version
 from learner.model.loading import prepare as for_scorer
 from learner.model.policy import Policy
 from learner.selection.pairs import select_samples
@@ -177,7 +177,7 @@ class Trial:
                 for key in row
             ]
         )
-        ended = {}
+        ended: dict[SampleKey, PartialSample] = {}
         while self.engine.running:
             ended.update(self.engine.step())
         found = []

@@ -11,7 +11,7 @@ from echo_queue.capacity.inputs import Assumed, Measured, Price, TrafficPrice
 from echo_queue.capacity.loading import age_days
 from echo_queue.capacity.offers import HOUR_S, generation, lost_s, offer, rate_at, useful_share
 from echo_queue.capacity.outcome import Baseline, Input, Outcome, Plan, PoolFigures, Sensitivity
-from echo_queue.capacity.planning import Setting, plan_setting, update_tokens, with_prices
+from echo_queue.capacity.planning import Setting, cheaper_per_update, plan_setting, update_tokens, with_prices
 
 WAYS: tuple[tuple[Form, bool], ...] = (("snapshot", False), ("snapshot", True), ("delta", False), ("delta", True))
 NEIGHBOURS = (-2, -1, 1, 2, 4)
@@ -35,6 +35,7 @@ def plan(fleet: Fleet, on: date) -> Plan:
         by="bounds",
         wanted_utilisation=fleet.run.utilisation,
         chosen=chosen,
+        cheaper=cheaper_per_update(priced, chosen) if chosen.reached else None,
         pools=tuple(_pool_figures(Setting(priced, s, form, peers), chosen, on)),
         left_out={name: "its price is unknown" for name in fleet.pools if name not in priced.pools}
         | dict(_too_slow(Setting(priced, s, form, peers))),

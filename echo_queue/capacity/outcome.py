@@ -120,6 +120,8 @@ class Plan:
     by: Literal["bounds"]
     wanted_utilisation: float
     chosen: Outcome
+    cheaper: Outcome | None
+    """A set with which the learner is less busy than is wanted, and an update costs less."""
     pools: tuple[PoolFigures, ...]
     left_out: Mapping[str, str]
     other_bounds: tuple[Outcome, ...]

@@ -2,18 +2,18 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from echo_queue.capacity.bounds import serial_utilisation, staleness_bound, utilisation
 from echo_queue.capacity.dissemination import Dissemination, dissemination
 from echo_queue.capacity.fleet import Fleet, Form
 from echo_queue.capacity.offers import Offer, generation, lengths_of, offer
 from echo_queue.capacity.outcome import Binds, Outcome
-from echo_queue.capacity.search import Chosen, Goal, cheapest, eligible, predicted, slowest_path
+from echo_queue.capacity.search import TOLERANCE, Chosen, Goal, cheapest, eligible, predicted, slowest_path
 from echo_queue.estimate.lag import lag
 
-LOWER_GOALS = tuple(percent / 100 for percent in range(95, 0, -5))
-"""Utilisations that are tried, and compared by what an update costs, where no set reaches the one that is wanted."""
+LOWER_GOALS = (0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05)
+"""Utilisations whose cheapest sets are compared by what an update costs, beside or instead of what is wanted."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,23 @@ def plan_setting(fleet: Fleet, s: int, form: Form, *, peers: bool) -> Outcome:
     found = _search(setting, wanted)
     if found:
         return _outcome(setting, found, reached=True)
-    sets = [lower for goal in LOWER_GOALS if (lower := _search(setting, goal))]
+    lower = _least_per_update(setting)
+    return replace(lower, binds=_obstacle(setting)) if lower else _nothing(setting)
+
+
+def cheaper_per_update(fleet: Fleet, chosen: Outcome) -> Outcome | None:
+    """Returns a set with which the learner is less busy, and an update costs less than with the chosen one, if any."""
+    found = _least_per_update(Setting(fleet, chosen.s, chosen.form, chosen.peers))
+    if found is None or found.usd_per_update is None or chosen.usd_per_update is None:
+        return None
+    return found if found.usd_per_update < chosen.usd_per_update * (1 - TOLERANCE) else None
+
+
+def _least_per_update(setting: Setting) -> Outcome | None:
+    goals = (goal for goal in LOWER_GOALS if goal < setting.fleet.run.utilisation)
+    sets = [lower for goal in goals if (lower := _search(setting, goal))]
     outcomes = [_outcome(setting, one, reached=False) for one in sets]
-    return min(outcomes, key=lambda one: one.usd_per_update or math.inf, default=_nothing(setting))
+    return min(outcomes, key=lambda one: one.usd_per_update or math.inf, default=None)
 
 
 def _search(setting: Setting, wanted: float, *, budget: bool = True) -> Chosen | None:
@@ -90,7 +104,6 @@ def _outcome(setting: Setting, found: Chosen, *, reached: bool) -> Outcome:
     longest_s = max(fleet.lengths.most_tokens * one.mean_s / _mean_tokens(fleet) for one in groups)
     per_hour = found.usd_per_hour + fleet.learner.price.usd_per_hour
     per_update = per_hour * goal.t_train_s / 3_600 / busy
-    binds: Binds = _binding(supply, staleness, t_bcast_s, path.away_s) if reached else _obstacle(setting)
     return Outcome(
         s=goal.s,
         kappa=goal.kappa,
@@ -98,7 +111,7 @@ def _outcome(setting: Setting, found: Chosen, *, reached: bool) -> Outcome:
         peers=setting.peers,
         machines=found.machines,
         reached=reached,
-        binds=binds,
+        binds=_binding(supply, staleness, t_bcast_s, path.away_s),
         utilisation=busy,
         supply=supply,
         staleness=staleness,

@@ -72,6 +72,8 @@ def _print(fleet: Fleet, found: Plan) -> None:
     console.print(_pools_table(found))
     for sentence in _sentences(fleet, found):
         console.print(sentence)
+    for sentence in _cheaper(found):
+        console.print(sentence)
     console.print("\n[bold]What an update costs[/]")
     console.print(_comparison(found))
     if any(outcome.s in range(1, SIMULATED_UP_TO + 1) for outcome in (found.chosen, *found.other_bounds)):
@@ -125,6 +127,14 @@ def _sentences(fleet: Fleet, found: Plan) -> Iterator[str]:
             f"Supply {chosen.supply:.2f} of what the learner takes; {chosen.late_share:.1%} of groups are "
             f"generated again; worst lag {chosen.worst_lag} updates, if the learner never waited."
         )
+
+
+def _cheaper(found: Plan) -> Iterator[str]:
+    """Yields what the wanted utilisation costs, if an update is cheaper with a learner that waits more."""
+    less, now = found.cheaper, found.chosen.usd_per_update
+    if less and less.usd_per_update and now and less.usd_per_update < now * (1 - NEXT_TO_NOTHING):
+        cost = f"An update would cost {_usd(less.usd_per_update)} $ with the learner busy for {less.utilisation:.1%}"
+        yield f"{cost} ({sum(less.machines.values())} machines)."
 
 
 def _comparison(found: Plan) -> Table:

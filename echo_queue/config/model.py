@@ -530,7 +530,8 @@ class Telemetry(Section):
     """The run's records and reports about itself."""
 
     keep_groups: int = Field(default=256, ge=0)
-    """Number of groups, those trained last, that the learner keeps at least for `echo-queue show`. 0 keeps none."""
+    """Number of groups, those trained last, that the learner keeps at least for `echo-queue show`: in the run's
+    directory and, with each checkpoint, in the object store. 0 keeps none."""
     tensorboard: bool = False
     """The learner also writes TensorBoard event files to `run.dir/tensorboard`, which needs the extra `tensorboard`."""
     heartbeat_s: Seconds = 1.0

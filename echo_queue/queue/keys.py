@@ -43,6 +43,7 @@ class Keys:
         self.offers = self.prefix + "offers"
         self.weight_events = self.prefix + "weight_events"
         self.arrivals = self.prefix + "arrivals"
+        self.updates = self.prefix + "updates"
         self.run_keys = f"eqs:{{{run}}}:run_keys"
 
     def segments(self, task: str) -> str:

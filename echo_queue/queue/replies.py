@@ -24,6 +24,7 @@ from echo_queue.queue.types import (
     Status,
     StoredPartial,
     SubmissionStatus,
+    UpdateRecord,
     Upstream,
     WorkerStatus,
 )
@@ -158,6 +159,12 @@ def drained_of(reply: Sequence[Any], groups: tuple[Group, ...], malformed: int) 
     return Drained(groups, seats, late, abandoned, malformed, ready, in_flight, outside, bool(exhausted))
 
 
+def record_of(entry: bytes, words: Mapping[bytes, bytes]) -> UpdateRecord:
+    lineage, number = text(entry).split("-")
+    task, release = text(words[b"task"]), text(words[b"release"])
+    return UpdateRecord(Version(int(lineage), int(number)), release, task, words[b"line"])
+
+
 def submission_status_of(name: str, words: Mapping[str, str], chunks: Mapping[bytes, bytes]) -> SubmissionStatus:
     waiting, failed = [], []
     for number, mark in sorted(chunks.items(), key=lambda item: int(item[0])):
@@ -187,6 +194,7 @@ def heartbeat_words(heartbeat: Heartbeat) -> list[str | float]:
         "pause_ms", round(heartbeat.pause_ms, 1),
         "store_bytes", heartbeat.store_bytes,
         "peer_bytes", heartbeat.peer_bytes,
+        *(("release", heartbeat.release) if heartbeat.release else ()),
         *(("published_ms", heartbeat.published_ms) if heartbeat.published_ms else ()),
     ]  # fmt: skip
 
@@ -208,6 +216,7 @@ def heartbeat_of(words: Mapping[str, str]) -> Heartbeat:
         store_bytes=int(words.get("store_bytes", 0)),
         peer_bytes=int(words.get("peer_bytes", 0)),
         arrived_ms=int(words.get("arrived_ms", -1)),
+        release=words.get("release", ""),
     )
 
 

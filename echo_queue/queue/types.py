@@ -121,6 +121,16 @@ class FailedChunk:
 
 
 @dataclass(frozen=True)
+class FailedSet:
+    """A set of which `failed` of its `chunks` chunks cannot be read, and the reason of the first of them."""
+
+    name: str
+    chunks: int
+    failed: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class SubmissionStatus:
     """The progress of a set's submission. `waiting`: the chunks that still have no shard."""
 
@@ -333,6 +343,8 @@ class Heartbeat:
     """Weight bytes read from peers since the worker started."""
     arrived_ms: int = -1
     """The time from the publication of the weights until the worker served them; −1: unknown. The queue measures it."""
+    release: str = ""
+    """The worker's release of this project; empty if it is not known."""
 
 
 @dataclass(frozen=True)
@@ -417,6 +429,20 @@ class Status:
     """The time since the learner's housekeeper swept last; −1 if it never did."""
     counts: dict[str, int]
     workers: tuple[WorkerStatus, ...]
+
+
+@dataclass(frozen=True)
+class UpdateRecord:
+    """What an update reported about itself.
+
+    `version`: the version that it made; `release`: the learner's release of this project; `task`: one of the tasks that
+    it trained; `line`: its metrics as JSON, without the ids of its tasks.
+    """
+
+    version: Version
+    release: str
+    task: str
+    line: bytes
 
 
 @dataclass(frozen=True)

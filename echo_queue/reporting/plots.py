@@ -209,10 +209,11 @@ def cost_by_bound(
     axes: Axes, lines: Mapping[str, Sequence[tuple[int, float]]], levels: Mapping[str, float], s: int
 ) -> None:
     """Plots what an update costs in USD at each bound S, a line for each name, and levels that no bound moves."""
-    for (name, points), colour in zip(lines.items(), (FAINT, VIOLET, BLUE, GREEN), strict=True):
+    styles = ((AMBER, 4.0), (VIOLET, 1.8), (GREEN, 4.0), (BLUE, 1.8))  # a line may lie on the one before it
+    for (name, points), (colour, width) in zip(lines.items(), styles, strict=True):
         bounds, costs = zip(*points, strict=True) if points else ((), ())
-        axes.plot(bounds, costs, color=colour, linewidth=1.8, marker="o", markersize=3.5, label=name)
-    for (name, cost), colour in zip(levels.items(), (RED, AMBER), strict=False):
+        axes.plot(bounds, costs, color=colour, linewidth=width, marker="o", markersize=2 + width, label=name)
+    for (name, cost), colour in zip(levels.items(), (RED, INK), strict=False):
         axes.axhline(cost, color=colour, linewidth=1.4, linestyle=(0, (4, 3)), label=name)
     axes.axvline(s, color=INK, linewidth=0.8, alpha=0.4)
     axes.set_xlabel("S, in updates")

@@ -27,7 +27,7 @@ from echo_queue.queue.caller import Client
 from echo_queue.queue.payload_fields import COMPLETE_WORDS, PROGRESS_WORDS
 
 CLIENTS = (WorkerQueue, PeerDirectory, TrustedWeights, SubmitterQueue, LearnerQueue, Operator, Admin, Monitor)
-ASKING = ("call", "move", "ask", "_numbered")
+ASKING = ("call", "move", "ask", "_numbered", "_later")
 """Methods whose first argument names a function of the server."""
 CONFIRM = {"confirm"}
 """The functions that `Caller` itself calls, where moves wait for replicas."""

@@ -284,6 +284,7 @@ local function uncommit(keys, args)
 end
 
 local ANNOUNCED_KEPT = 256
+local RECORDS_KEPT, RECORD_MAX_BYTES = 10000, 16384
 local ANNOUNCED_WAKES_PER_S = 2000
 local DOCUMENT_MAX_BYTES = 65536
 
@@ -333,6 +334,19 @@ local function publish(keys, args)
   tell_workers(run, 'published', lineage .. '.' .. number)
   admit(run)
   return 1
+end
+
+-- args: lineage id release task line. Keeps what an update reported about itself, for people. `id` is the version that it made,
+-- "<lineage>-<number>", by which the records are in order. Returns 1 if it was kept, 0 if it, or a later one, is there.
+local function record(keys, args)
+  local run = open_run(keys)
+  fence(run, args[1])
+  if #args[5] > RECORD_MAX_BYTES then return 0 end
+  local kept = redis.pcall('XADD', run.K.updates, 'MAXLEN', '~', RECORDS_KEPT, args[2], 'release', args[3], 'task', args[4],
+    'line', args[5])
+  if not kept.err then return 1 end
+  if not kept.err:find('equal or smaller', 1, true) then error(kept) end
+  return 0
 end
 
 -- args: lineage public_key token_secret chunk_key.
@@ -454,6 +468,7 @@ register('uncommit', uncommit, 'allow-oom')
 register('announce', announce)
 register('publish', publish, 'allow-oom')
 register('publish_keys', publish_keys, 'allow-oom')
+register('record', record, 'allow-oom')
 register('resume', resume, 'allow-oom')
 register('bury_bad_group', bury_bad_group, 'allow-oom')
 register('return_unfit', return_unfit, 'allow-oom')

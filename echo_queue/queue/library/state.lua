@@ -87,6 +87,8 @@ KEYS
   weight_events  stream  what concerns workers' weights: published, resumed, announced; trimmed
   arrivals       stream  what the learner waits for: as many groups are ready as it awaits, or a task was buried; trimmed
   events         stream  events of the run, for people; informational, trimmed
+  updates        stream  "<lineage>-<number>" of each update's version -> release of its learner, task (one of those that it
+                         trained), line (JSON: its metrics without the tasks' ids); informational, the newest 10,000
 
 MOVES (one method each of a role's client in `echo_queue.queue`)
   declare, submit, reject      chunk -> backlog; reject: unreadable chunk         submission.lua
@@ -102,6 +104,7 @@ MOVES (one method each of a role's client in `echo_queue.queue`)
   commit, uncommit             replay -> trained; trained -> backlog (redo)       learner.lua
   publish_keys                 the keys by which workers trust weights            learner.lua
   announce                     a part of the version under way is stored          learner.lua
+  record                       what an update reports about itself                learner.lua
   publish, pending             the pointer; groups drained before a restart       learner.lua
   bury_bad_group               replay -> dead                                     learner.lua
   return_unfit                 replay -> retry                                    learner.lua

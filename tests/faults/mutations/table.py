@@ -1017,4 +1017,28 @@ MUTATIONS = (
         "  set.moved = true",
         ("tests/queue/test_curriculum.py::test_what_waits_for_a_choice_may_be_trained_already",),
     ),
+    Mutation(
+        "what updates report about themselves without a bound",
+        "a run of many updates, or one large report, fills Redis",
+        LUA + "learner.lua",
+        "  if #args[5] > RECORD_MAX_BYTES then return 0 end\n",
+        "",
+        ("tests/queue/test_update_records.py::test_the_newest_are_kept_and_none_is_large",),
+    ),
+    Mutation(
+        "an older learner that reports updates",
+        "what status and report say of a run is that of a learner which was taken over",
+        LUA + "learner.lua",
+        "local function record(keys, args)\n  local run = open_run(keys)\n  fence(run, args[1])\n",
+        "local function record(keys, args)\n  local run = open_run(keys)\n",
+        ("tests/queue/test_update_records.py::test_a_later_lineage_follows_and_an_older_one_says_nothing_more",),
+    ),
+    Mutation(
+        "groups that are shown only after their checkpoint is committed",
+        "between the two nobody can look at them: they are in replay no more, and not in the store yet",
+        "learner/recovery/background_saver.py",
+        "            self._beside()\n",
+        "",
+        ("tests/cli/test_elsewhere.py::test_three_machines_say_the_same_while_a_run_goes_on_and_after_its_end",),
+    ),
 )

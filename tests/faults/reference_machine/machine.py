@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from echo_queue.errors import FencedError, SetBackError
-from echo_queue.queue import Chunk, PromptSet, RunRules
+from echo_queue.queue import Chunk, PromptSet, RunRules, UpdateRecord
 from echo_queue.queue.caller import Caller
 from echo_queue.records import BASE, PartialGroup, PromptShard, Published, Task, Version, partial_codec
 from echo_queue.services.redis_server import RedisServer
@@ -256,8 +256,16 @@ class Machine(RuleBasedStateMachine):
     def update(self, window: float = 2.5, lost: bool = False, ghost: bool = False) -> None:
         me = self._one(ghost)
         version, size = me.version + 1, len(me.hand) - me.skipped
-        moved = self._turn(me, lost, lambda: me.queue.advance(me.lineage, version, size, window),
-                           lambda: self.run.advance(me.lineage, me.turn + 1, version, size, window))  # fmt: skip
+        told = Version(me.lineage, me.version)
+
+        def advance_and_record() -> int:
+            try:
+                return self.run.advance(me.lineage, me.turn + 1, version, size, window)
+            finally:
+                self.run.record(told)
+
+        me.queue.record(me.lineage, [UpdateRecord(told, "0.1.0", "a/0/0", b"{}")])
+        moved = self._turn(me, lost, lambda: me.queue.advance(me.lineage, version, size, window), advance_and_record)
         if moved is not None:
             assert moved[0] == moved[1]
             me.version, me.trained, me.hand, me.skipped = version, me.trained + me.hand, [], 0

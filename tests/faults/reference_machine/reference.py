@@ -161,6 +161,8 @@ class Reference:
     committed: str = ""
     turn: tuple[int, str] = (0, "resume")
     published: Version | None = None
+    records: list[Version] = field(default_factory=list)
+    """The versions that learners have reported on."""
     forks: dict[int, Version] = field(default_factory=dict)
     sets: dict[str, Cursor] = field(default_factory=dict)
     redo: list[str] = field(default_factory=list)
@@ -477,6 +479,13 @@ class Reference:
         self.published = version
         self.admit()
         return True
+
+    def record(self, version: Version) -> int:
+        self._fence(version.lineage)
+        if self.records and self.records[-1] >= version:
+            return 0
+        self.records.append(version)
+        return 1
 
     def return_unfit(self, lineage: int, task: str) -> bool:
         self._fence(lineage)

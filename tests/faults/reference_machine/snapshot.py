@@ -38,6 +38,7 @@ class Snapshot:
     failures: set[str]
     submitted: int
     trained: int
+    records: list[Version]
 
     def unlike(self, other: "Snapshot") -> str:
         """Returns the differences, one line for each field."""
@@ -60,13 +61,14 @@ def look(queue: Clients) -> Snapshot:
         pipe.zrange(key, 0, -1, withscores=True)
     pipe.lrange(keys.redo, 0, -1)
     pipe.smembers(keys.settled_ids)
+    pipe.xrange(keys.updates)
     for name in names:
         pipe.hmget(keys.set(name), "epoch", "next")
         pipe.zrange(keys.candidates(name), 0, -1)
         pipe.get(keys.successes(name))
     tasks, retry, replay, dead, held, held_again, *rest = pipe.execute()
     state, published, places, failures, stats, partials, *scored = rest[:11]
-    redo, submission_status, *of_sets = rest[11:]
+    redo, submission_status, updates, *of_sets = rest[11:]
     cursors, waiting, earned = of_sets[::3], of_sets[1::3], of_sets[2::3]
     versions, ends, awaited, ready, in_hand = ({word.decode(): int(score) for word, score in row} for row in scored)
     holders = _holders(tasks, held) | _holders(retry, held_again)
@@ -98,6 +100,7 @@ def look(queue: Clients) -> Snapshot:
         failures=set(_words(failures)),
         submitted=int(stats.get(b"submitted", 0)),
         trained=int(stats.get(b"trained", 0)),
+        records=[Version(*map(int, entry.split(b"-"))) for entry, _ in updates],
     )  # fmt: skip
 
 
@@ -125,6 +128,7 @@ def expected(run: Reference) -> Snapshot:
         failures=set(run.failures),
         submitted=run.submitted,
         trained=run.trained,
+        records=run.records,
     )
 
 
