@@ -11,7 +11,7 @@ PIP_INSTALL := $(PIP) install --no-compile
 CONSTRAINTS ?= constraints.txt
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' $(CONSTRAINTS))
 CONFIG ?= configs/quickstart.toml
-BENCHMARKS ?= growth learner scale $(filter-out __init__ pipeline_rl record_lengths runs verdict,$(basename $(notdir $(wildcard benchmarks/*.py))))
+BENCHMARKS ?= growth learner scale selection $(filter-out __init__ pipeline_rl record_lengths runs verdict,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
 .PHONY: help run run-vllm install install-vllm test test-fast test-vllm proof proof-drawn crash-points mutations storm fuzz
 .PHONY: lint bench lock docs clean apt infra infra-planted terraform images images-test wheel
@@ -36,7 +36,7 @@ help:
 	@echo "make images-test  the quick start in containers, on these images, from compose.yaml"
 	@echo "make wheel      build dist/, install the wheel alone in a fresh environment and use it"
 	@echo "make lint       ruff and mypy    make bench      print each benchmark's figure"
-	@echo "make docs       docs/configuration.md    make lock  constraints*.txt, from fresh environments"
+	@echo "make docs       docs/configuration.md, docs/schema.json    make lock  constraints*.txt, from fresh environments"
 	@echo "make clean      remove build/, dist/, $(VENV) and the environments beside it; runs/ stays"
 	@echo "Tests and benchmarks need redis-server: where it is missing they install it with apt, by sudo if need be"
 
@@ -123,6 +123,7 @@ bench: $(VENV)/.dev apt
 
 docs: $(VENV)/.dev
 	$(BIN)/echo-queue config reference > docs/configuration.md
+	$(BIN)/echo-queue schema > docs/schema.json
 
 lock:
 	rm -rf build/lock build/lock-vllm build/lock-infra build/lock-launchers

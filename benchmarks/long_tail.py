@@ -1,7 +1,7 @@
 """The gain of beginning the longest groups first: makespan and the learner's idle time, through the real queue.
 
-- Nothing is generated and no thread sleeps: workers and the learner follow a simulated clock, while their calls to the
-  queue are real. A run thus takes a second and has the same result each time.
+- Nothing is generated and no thread sleeps: workers and the learner follow a simulated clock (`echo_queue.simulation`),
+  while their calls to the queue are real. A run thus takes a second and has the same result each time.
 - A worker holds as many groups as an engine would, and their tokens pass at the engine's speed: a step takes as long
   with one group, with two, … as was measured (`recorded`), or half as long with one as with all (`log-normal`).
 - A trace has each prompt's bucket, which the queue gets at submission, and its group's lengths in two epochs. The
@@ -17,29 +17,21 @@
 import argparse
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import orjson
 import redis
 
 from benchmarks.verdict import conclude
-from echo_queue.queue import (
-    Admin,
-    Caller,
-    Chunk,
-    LearnerQueue,
-    Operator,
-    PromptSet,
-    RunRules,
-    SubmitterQueue,
-    WorkerQueue,
-)
-from echo_queue.records import BASE, Group, PromptShard, Published, Sample, Span, Task, Version
-from echo_queue.services.redis_server import RedisServer
+from echo_queue.queue import Caller, Chunk, LearnerQueue, Operator, PromptSet, RunRules, SubmitterQueue, WorkerQueue
+from echo_queue.records import BASE, Group, PromptShard, Published, Task, Version
+from echo_queue.simulation.learner import LearnerTimes
+from echo_queue.simulation.machine import Machine
+from echo_queue.simulation.real_queue import RealQueue, group_sample, simulated_server
+from echo_queue.simulation.world import Events, MachinePool, World
 
 RECORDED = Path("benchmarks/long_tail.json")
 BATCH = 32
@@ -108,62 +100,6 @@ def recorded() -> Trace:
     return Trace("recorded", bytes(words["buckets"]), words["before"], words["now"], words["steps_s"])
 
 
-# Workers --------------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class RunningGroup:
-    task: Task
-    version: Version
-    left: float
-    """Tokens still to generate."""
-
-
-@dataclass
-class Worker:
-    """A simulated worker. `slots` returns how many groups it may hold, given those that it holds."""
-
-    name: str
-    queue: WorkerQueue
-    trace: Trace
-    slots: Callable[[Sequence[RunningGroup]], int]
-    running: list[RunningGroup] = field(default_factory=list)
-
-    @property
-    def step_s(self) -> float:
-        return self.trace.steps_s[len(self.running) - 1]
-
-    @property
-    def ends_s(self) -> float:
-        """Returns the seconds until its next group ends."""
-        return min((one.left for one in self.running), default=float("inf")) * self.step_s
-
-    def lease(self, version: Version) -> bool:
-        """Leases once, as much as there is room for; returns whether it got anything."""
-        room = self.slots(self.running) - len(self.running)
-        tasks = self.queue.lease(self.name, version, room).tasks if room > 0 else ()
-        self.running += [RunningGroup(task, version, float(self.trace.now[task.index])) for task in tasks]
-        return bool(tasks)
-
-    def pass_time(self, seconds: float) -> None:
-        step_s = self.step_s
-        for one in self.running:
-            one.left -= seconds / step_s
-
-    def complete(self) -> None:
-        ended = [one for one in self.running if one.left < 1e-6]
-        self.running = [one for one in self.running if one.left >= 1e-6]
-        if ended:
-            groups = [group_of(one.task, self.name, one.version, self.trace.now[one.task.index]) for one in ended]
-            self.queue.complete(self.name, groups)
-
-
-def group_of(task: Task, worker: str, version: Version, length: int) -> Group:
-    sample = Sample(np.zeros(length, np.int32), np.zeros(length, np.float32), (Span(0, version.number),), 1.0, "stop")
-    prompt = np.zeros(8, np.int32)
-    return Group(task.id, task.set, task.epoch, task.index, task.attempt, worker, version.lineage, prompt, (sample,))
-
-
 def slots_beside(longest: float, window: Lengths, steps_s: Sequence[float]) -> int:
     """Returns how many groups a worker that generates one of `longest` tokens should hold, so that all of `window` end
     soonest.
@@ -182,43 +118,6 @@ def slots_beside(longest: float, window: Lengths, steps_s: Sequence[float]) -> i
     return min(range(groups, 0, -1), key=ends_s)
 
 
-# The learner ----------------------------------------------------------------------------------------------------------
-
-
-class Trainer:
-    """A simulated learner: an update takes `train_s` and trains nothing."""
-
-    def __init__(self, queue: LearnerQueue, train_s: float) -> None:
-        self._queue = queue
-        self._train_s = train_s
-        self._hand: list[str] = []
-        self.ends_s = float("inf")
-        """The end of its update, by the simulated clock."""
-        self.version = BASE
-
-    def begin(self, rules: RunRules) -> None:
-        """Begins a lineage, with these rules, at the version that it has."""
-        self.version = self.version._replace(lineage=self._queue.resume(rules, self.version).lineage)
-        self._publish()
-
-    def begin_if_ready(self, now_s: float) -> None:
-        """Begins an update as soon as there is a batch."""
-        if self.ends_s == float("inf"):
-            self._hand += [one.task for one in self._queue.drain(BATCH - len(self._hand)).groups]
-            if len(self._hand) == BATCH:
-                self.ends_s = now_s + self._train_s
-
-    def update(self) -> None:
-        self.version = self.version._replace(number=self.version.number + 1)
-        self._queue.advance(self.version.number, len(self._hand), 8.0)
-        self._queue.commit(f"{self.version}", self._hand)
-        self._hand, self.ends_s = [], float("inf")
-        self._publish()
-
-    def _publish(self) -> None:
-        self._queue.publish(Published(self.version, "manifest", "digest"))
-
-
 # A run ----------------------------------------------------------------------------------------------------------------
 
 
@@ -231,61 +130,53 @@ class Measured:
 
 def run(client: "redis.Redis", name: str, trace: Trace, s: int, order: str) -> Measured:
     caller, size = Caller(client, name), len(trace.now)
-    operator, submitter, queue = Operator(caller), SubmitterQueue(caller), WorkerQueue(caller)
+    operator, submitter = Operator(caller), SubmitterQueue(caller)
     rules = RunRules(s, BATCH, lease_ms=600_000, pace=False, longest_first=order != "plain")
-    on_policy = replace(rules, s=0)
-    operator.configure(on_policy)
+    operator.configure(replace(rules, s=0))
     epochs = 1 if order in ("plain", "bucket") else 2
     submitter.declare(PromptSet("p", "a trace", epochs=epochs), [Chunk(0, 0, size)])
     submitter.submit("p", 0, PromptShard("none", 0, size), trace.buckets if order == "bucket" else b"")
-    trainer = Trainer(LearnerQueue(caller), trace.train_s)
-    trainer.begin(on_policy)
+    begins = BASE
     if epochs == 2:  # the first takes no time
-        complete_first_epoch(queue, trainer, trace.now if order == "told" else trace.before)
-    trainer.begin(rules)
-    began = trainer.version.number
+        begins = complete_first_epoch(caller, replace(rules, s=0), trace.now if order == "told" else trace.before)
+    tier = RealQueue(client, name, rules, begins, trace.now)
+    last = begins.number + len(trace.batches)
 
-    def slots(running: Sequence[RunningGroup]) -> int:
-        if order != "designated" or not running:
+    def most(machine: Machine) -> int:
+        if order != "designated" or not machine.rollouts:
             return GROUPS
-        first = BATCH * (trainer.version.number - began)
-        longest = max(trace.before[one.task.index] for one in running)
+        first = BATCH * (world.learner.version - begins.number)
+        longest = max(trace.before[rollout.leased.prompt] for rollout in machine.rollouts.values())
         return slots_beside(longest, trace.before[first : first + BATCH * (1 + s)], trace.steps_s)
 
-    simulated = [Worker(f"w{number}", queue, trace, slots) for number in range(WORKERS)]
-    return timed(trainer, simulated, began + len(trace.batches), operator)
+    workers = MachinePool("w", WORKERS, lambda _: trace.steps_s)
+    events = Events(lambda prompt: float(trace.now[prompt]))
+    times = LearnerTimes(trace.train_s, publish_s=0.0, kappa=1)
+    world = World(tier, rules, times, [workers], events, begin=begins.number, most=most)
+    world.run(last)
+    counts = tier.counts()
+    return Measured(world.clock.now_s, world.clock.now_s - world.tally.train_s, counts.late + counts.cancelled)
 
 
-def complete_first_epoch(queue: WorkerQueue, trainer: Trainer, lengths: Lengths) -> None:
-    """Completes the first epoch, from which the queue learns the lengths."""
+def complete_first_epoch(caller: Caller, rules: RunRules, lengths: Lengths) -> Version:
+    """Completes the first epoch, from which the queue learns the lengths. Returns the learner's version after it."""
+    workers, learner = WorkerQueue(caller), LearnerQueue(caller)
+    version = Version(learner.resume(rules, BASE).lineage, 0)
     for _ in range(len(lengths) // BATCH):
-        tasks = queue.lease("teacher", trainer.version, BATCH).tasks
-        queue.complete("teacher", [group_of(one, "teacher", trainer.version, lengths[one.index]) for one in tasks])
-        trainer.begin_if_ready(0.0)
-        trainer.update()
+        learner.publish(Published(version, "manifest", "digest"))
+        tasks = workers.lease("teacher", version, BATCH).tasks
+        groups = [group_of(task, version, lengths[task.index]) for task in tasks]
+        workers.complete("teacher", groups)
+        drained = [group.task for group in learner.drain(BATCH).groups]
+        version = version._replace(number=version.number + 1)
+        learner.advance(version.number, len(drained), 2.0)
+        learner.commit(f"{version}", drained)
+    return version
 
 
-def timed(trainer: Trainer, simulated: Sequence[Worker], last: int, operator: Operator) -> Measured:
-    """Runs until the learner has made version `last`, and measures it."""
-    now_s = trained_s = 0.0
-    while trainer.version.number < last:
-        hungry = list(simulated)
-        while hungry:  # a worker that got something asks again once the others have asked
-            hungry = [worker for worker in hungry if worker.lease(trainer.version)]
-        trainer.begin_if_ready(now_s)
-        passes_s = min(trainer.ends_s - now_s, *(worker.ends_s for worker in simulated))
-        if passes_s == float("inf"):
-            raise RuntimeError(f"no worker and no learner has anything to do: {operator.status()}")
-        for worker in simulated:
-            worker.pass_time(passes_s)
-            worker.complete()
-        trained_s += passes_s if trainer.ends_s < float("inf") else 0
-        now_s += passes_s
-        if trainer.ends_s <= now_s:
-            trainer.update()
-    counts = operator.status().counts
-    sent_back = sum(counts.get(cause, 0) for cause in ("cancelled", "late", "late_completion"))
-    return Measured(now_s, now_s - trained_s, sent_back)
+def group_of(task: Task, version: Version, length: int) -> Group:
+    prompt, sample = np.zeros(8, np.int32), group_sample(length, version.number)
+    return Group(task.id, task.set, task.epoch, task.index, 0, "teacher", version.lineage, prompt, (sample,))
 
 
 def bound_s(trace: Trace, s: int) -> float:
@@ -341,16 +232,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    with TemporaryDirectory() as directory:
-        server = RedisServer(Path(directory))
-        server.start()
-        try:
-            with server.client() as client:
-                Admin(Caller(client, "install")).install()
-                client.config_set("appendfsync", "no")  # the simulated clock has no disk
-                rows = list(measure(client))
-        finally:
-            server.stop()
+    with simulated_server() as client:
+        rows = list(measure(client))
     held = targets(rows)
     print(table(rows))
     return conclude(rows, held, as_json=arguments.json)

@@ -1,11 +1,11 @@
 """Groups per second through the whole queue, against the bare stream commands on the same bytes.
 
-Ours is submit → lease → complete → drain (which decodes and checks) → commit, with 8 × (256 + 1,024) tokens per group
-and `appendfsync always`, by one client. The ceiling is the least that two streams need for those bytes, by the same
-client in batches of the same size: pipelined XADD of as many tasks as one submit admits, XREADGROUP of a lease's
-number, pipelined XADD of the encoded groups, XREADGROUP of a batch, XACK and XDEL of both. Nothing is checked, counted,
-leased or encoded there. PipelineRL's own way through Redis (`pipeline_rl.py`) takes the same groups, in its encoding
-and on a server that writes nothing to disk. Rounds are interleaved; the figures are medians.
+Ours is submit → lease → complete → drain (which decodes and checks) → record → commit, with 8 × (256 + 1,024) tokens
+per group and `appendfsync always`, by one client. The ceiling is the least that two streams need for those bytes, by
+the same client in batches of the same size: pipelined XADD of as many tasks as one submit admits, XREADGROUP of a
+lease's number, pipelined XADD of the encoded groups, XREADGROUP of a batch, XACK and XDEL of both. Nothing is checked,
+counted, leased or encoded there. PipelineRL's own way through Redis (`pipeline_rl.py`) takes the same groups, in its
+encoding and on a server that writes nothing to disk. Rounds are interleaved; the figures are medians.
 """
 
 import argparse
@@ -31,6 +31,7 @@ from echo_queue.queue import (
     PromptSet,
     RunRules,
     SubmitterQueue,
+    UpdateRecord,
     WorkerQueue,
     library,
 )
@@ -41,6 +42,8 @@ from echo_queue.services.redis_server import RedisServer
 SAMPLES, PROMPT_TOKENS, NEW_TOKENS = 8, 256, 1024
 TARGET_RATIO, TARGET_PIPELINE_RL, TARGET_BYTES = 0.6, 2.0, 80_000
 NO_FILE = ("--appendonly", "no")
+UPDATE = bytes(800)
+"""As many bytes as an update's metrics have."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,7 @@ def ours(client: "redis.Redis", run: str, templates: list[Group], batch: int, le
             worker.complete("worker-1", templates[first : first + len(tasks)])
         drained = learner.drain(batch)
         learner.advance(at // batch + 1, batch, 1.0)
+        learner.record([UpdateRecord(Version(0, at // batch + 1), "0.1.0", drained.groups[0].task, UPDATE)])
         learner.commit(str(at), [group.task for group in drained.groups])
     took = time.perf_counter() - begun
     audit = operator.audit()

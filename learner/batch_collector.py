@@ -4,6 +4,9 @@
 - All groups that come here may be trained. The queue client rejects bad ones: `drain` and `pending` have each group
   checked by `echo_queue/queue/payloads.py`, with the rules of `echo_queue/records/validation.py`, and bury a bad one
   with the reason and its sender. The collector ends the run, with the worker's name, if many in a row are bad.
+- With `selection.refill`, groups that teach nothing are taken as well, and others for them
+  (`learner.selection.signal`). While the learner waits for those, the queue counts the former as trained, so that other
+  prompts are admitted.
 - Waiting ends at a deadline with an error that says which role is missing. Before that, the learner is told if Redis is
   full of groups that it has trained and not committed: nobody but the learner can free them.
 """
@@ -21,6 +24,7 @@ from echo_queue.queue import LearnerQueue, Monitor, diagnosis
 from echo_queue.queue.worker import CALL_BYTES
 from echo_queue.records import Group, Version
 from echo_queue.records.validation import GroupValidator
+from learner.selection.signal import UpdateGroups
 
 LISTEN_S = 1.0
 OWED_S = 0.02
@@ -37,11 +41,15 @@ class Pause(Enum):
 
 
 class Batch(NamedTuple):
-    """The groups of one update. `starved_s`: how long there were too few; `ready`: how many more are ready to drain."""
+    """The groups of one update. `starved_s`: how long there were too few; `ready`: how many more are ready to drain.
+
+    `skipped`: how many of the groups the queue has counted as trained already.
+    """
 
     groups: list[Group]
     starved_s: float
     ready: int
+    skipped: int = 0
 
 
 class BatchCollector:
@@ -65,10 +73,12 @@ class BatchCollector:
         self.handed_out(version)
         self.pending = deque(queue.pending())
         self._check = check
-        self._size = config.learner.batch_groups
+        self._size, self._refill = config.learner.batch_groups, config.selection.refill
         self._s = config.staleness.s
         self._deadline_s = config.queue.stall_deadline_s
         self._cursor = "0-0"
+        self._skipped: set[str] = set()
+        """Those of the groups in hand that the queue has counted as trained."""
         self._short_since: float | None = None
         """The time since when there are too few groups for the next update."""
 
@@ -83,50 +93,65 @@ class BatchCollector:
         owed: Callable[[], bool | None] = lambda: False,
         uncommitted: Callable[[], bool] = lambda: False,
     ) -> Batch | Pause:
-        """Returns B groups for the update after `version`; fewer only if they are the last ones or `stop` is set.
+        """Returns the groups of the update after `version`: B, and with refill up to B that teach, and others.
+
+        There are fewer only if they are the last ones or `stop` is set.
 
         Returns a `Pause` as soon as it has to wait and `owed` says that a publication can be made up for; while `owed`
         answers None, it will before long. So it does once Redis is full, if any trained groups are `uncommitted`.
         """
-        groups = self._in_hand(version)
+        update = self._in_hand(version)
         last_group_s, ready, outside = time.monotonic(), 0, 0
         look_s = last_group_s + FULL_AFTER_S
-        while len(groups) < self._size and not stop.is_set():
+        while update.lacking > 0 and not stop.is_set():
             self._check()
             self._validator.complain()
-            drained = self._queue.drain(self._size - len(groups))
-            groups += drained.groups
+            drained = self._queue.drain(update.lacking)
+            update.add(drained.groups)
             ready, now = drained.ready, time.monotonic()
-            if len(groups) >= self._size or drained.exhausted:
+            if update.lacking <= 0 or drained.exhausted:
                 break
+            self._skip(update.skippable)
             self._short_since = self._short_since or now
             if (waits := owed()) is True:
-                return self._pause(Pause.publish, groups)
+                return self._pause(Pause.publish, update.groups)
             if now > look_s:
                 if uncommitted() and not self._queue.has_room(CALL_BYTES):
-                    return self._pause(Pause.full, groups)
+                    return self._pause(Pause.full, update.groups)
                 look_s = time.monotonic() + FULL_AFTER_S
             # After a loss of Redis, what is trained already leaves the backlog first, and no group can come meanwhile.
             if drained.groups or drained.outside < outside:
                 last_group_s = now
             outside = drained.outside
             if now - last_group_s > self._deadline_s:
-                self._give_up(len(groups))
+                self._give_up(update.lacking)
             self._cursor = self._queue.wait_for_groups(self._cursor, LISTEN_S if waits is False else OWED_S)
         short_since, self._short_since = self._short_since, None
-        return Batch(groups, time.monotonic() - short_since if short_since else 0.0, ready)
+        starved_s, skipped = time.monotonic() - short_since if short_since else 0.0, len(self._skipped)
+        self._skipped.clear()
+        return Batch(update.groups, starved_s, ready, skipped)
+
+    def _skip(self, groups: list[Group]) -> None:
+        """Has other prompts admitted in place of these groups, which teach nothing."""
+        found = {group.task for group in groups} - self._skipped
+        if found:
+            self._queue.skip(len(found))
+            self._skipped |= found
 
     def _pause(self, pause: Pause, groups: list[Group]) -> Pause:
         self.pending.extendleft(reversed(groups))
         return pause
 
-    def _in_hand(self, version: int) -> list[Group]:
-        """Takes at most B pending groups; more only if more would be too old for the update after this one."""
+    def _in_hand(self, version: int) -> UpdateGroups:
+        """Takes pending groups until the update is full; more only if more would be too old for the update after it."""
         due = sum(version - group.oldest >= self._s for group in self.pending)
-        return [self.pending.popleft() for _ in range(min(max(self._size, due), len(self.pending)))]
+        update = UpdateGroups(self._size, self._refill)
+        while self.pending and (update.lacking > 0 or len(update.groups) < due):
+            update.add([self.pending.popleft()])
+        return update
 
-    def _give_up(self, have: int) -> None:
-        what = f"no group came for {self._deadline_s:.0f} s, {have} of {self._size} are in hand"
+    def _give_up(self, lacking: int) -> None:
+        what = f"no group came for {self._deadline_s:.0f} s, {self._size - lacking} of {self._size} are in hand"
         missing = "; ".join(diagnosis.causes(diagnosis.snapshot(self._monitor), self._deadline_s))
         fix = "see docs/operations.md; a restart continues"
         if not self._queue.has_room(0):

@@ -11,7 +11,7 @@
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Event
 from typing import NamedTuple
@@ -23,8 +23,9 @@ from echo_queue import failpoints
 from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError, Problem, SetBackError
 from echo_queue.queue import LearnerQueue, Monitor, staleness_rules
-from echo_queue.records import Version
+from echo_queue.records import Group, Version
 from echo_queue.reporting.metrics import MetricsLog
+from echo_queue.reporting.run_record import record_of
 from echo_queue.reporting.trained_groups import TrainedGroups
 from learner.batch_collector import Batch, BatchCollector, Pause
 from learner.housekeeper import Housekeeper
@@ -34,6 +35,7 @@ from learner.ranks.order import NOT_NOW, NOW, Order, send
 from learner.ranks.team import Team
 from learner.recovery.background_saver import BackgroundSaver
 from learner.recovery.manifest import CheckpointManifest, History
+from learner.selection.reuse import ReuseBuffer
 from learner.update import UpdateResult
 from learner.update_metrics import Seconds, describe
 
@@ -69,6 +71,7 @@ class Leader:
         monitor: Monitor,
         *,
         saver: BackgroundSaver,
+        groups: TrainedGroups,
         newest: CheckpointManifest,
         broadcast: WeightBroadcast,
         collector: BatchCollector,
@@ -79,7 +82,7 @@ class Leader:
         self._saver, self._newest, self._window = saver, newest, newest.window
         self.broadcast, self.collector, self._housekeeper = broadcast, collector, housekeeper
         self._write_model = write_model
-        self._metrics, self._trained_groups = MetricsLog(config.run.dir / "metrics.jsonl"), TrainedGroups(config)
+        self._metrics, self._trained_groups = MetricsLog(config.run.dir / "metrics.jsonl"), groups
         self._version = Version(newest.lineage, newest.version)
         self._handed_over = -1
         """The number of the version handed over for publication last."""
@@ -88,6 +91,7 @@ class Leader:
         self._trained: list[str] = []
         """Ids of the groups trained since that version."""
         self._batch = Batch([], 0.0, 0)
+        self._reuse = ReuseBuffer(config)
         self._clock = Clock()
         self._t_train_s = 0.0
         self._finished = False
@@ -146,11 +150,12 @@ class Leader:
             self._batch = batch
             if stop.is_set() or not self._batch.groups:
                 break
-            self._refuse_stale_groups()
+            reused = self._reuse.take(self._version.number)
+            self._refuse_stale_groups(reused)
             self._clock = Clock(began, gathered=time.monotonic(), save_s=save_s)
             after = self._version._replace(number=self._version.number + 1)
             publish, save = self._publication_due(after.number), self._checkpoint_due(after.number)
-            yield Order(after, tuple(self._batch.groups), publish=publish, save=save)
+            yield Order(after, tuple(self._batch.groups), reused, publish=publish, save=save)
             save_s = time.monotonic() - self._clock.trained
 
     def _free_memory(self) -> Iterator[Order]:
@@ -167,10 +172,10 @@ class Leader:
         """Returns whether a checkpoint could free memory: groups are trained, and no commit holds them yet."""
         return bool(self._trained) or self._saver.busy
 
-    def _refuse_stale_groups(self) -> None:
-        """Raises `EchoQueueError` if the queue returned a group beyond S."""
+    def _refuse_stale_groups(self, reused: Sequence[Group]) -> None:
+        """Raises `EchoQueueError` if the queue returned a group beyond S, or one of these is."""
         number, s = self._version.number, self._config.staleness.s
-        for group in self._batch.groups:
+        for group in (*self._batch.groups, *reused):
             if not staleness_rules.admissible(number, group.oldest, s):
                 what = f"{group.task} has lag {number - group.oldest}, more than S = {s}"
                 raise EchoQueueError(Problem("learner", what, "the queue broke its rules: please report this"))
@@ -191,12 +196,16 @@ class Leader:
         return True if self.broadcast.free else None
 
     def _publication_due(self, number: int) -> bool:
+        return number - self._handed_over >= self._kappa()
+
+    def _kappa(self) -> int:
+        """Returns the number of updates per publication, as it is now."""
         kappa = self._config.staleness.kappa
-        if kappa == "auto":
-            # Before the first update has been timed, every version is published.
-            s, t_train_s = self._config.staleness.s, self._t_train_s or float("inf")
-            kappa = publication_period(self.broadcast.t_bcast_s, t_train_s, s)
-        return number - self._handed_over >= kappa
+        if kappa != "auto":
+            return kappa
+        # Before the first update has been timed, every version is published.
+        s, t_train_s = self._config.staleness.s, self._t_train_s or float("inf")
+        return publication_period(self.broadcast.t_bcast_s, t_train_s, s)
 
     # What was done ----------------------------------------------------------------------------------------------------
 
@@ -209,10 +218,11 @@ class Leader:
         t_train_s, batch = self._clock.trained - self._clock.gathered, self._batch
         self._version = order.version
         self._trained += [group.task for group in batch.groups]
+        self._reuse.add(batch.groups)
         self._t_train_s += (t_train_s - self._t_train_s) * (SMOOTHING if self._t_train_s else 1.0)
         size, widest = self._config.learner.batch_groups, self._config.staleness.s + 1
         self._window = staleness_rules.pace(self._window, batch.starved_s, t_train_s, batch.ready, size, widest=widest)
-        self._queue.advance(self._version.number, len(batch.groups), self._window)
+        self._queue.advance(self._version.number, len(batch.groups) - batch.skipped, self._window)
 
     def publishes(self, order: Order) -> bool:
         """Decides for all ranks whether the version is published now: not while another one still is.
@@ -230,22 +240,23 @@ class Leader:
         self.broadcast.hand_over(snapshot)
 
     def record(self, order: Order, result: UpdateResult) -> None:
-        """Writes the update to `metrics.jsonl` and the log, and keeps its groups for people to inspect.
+        """Records the update in `metrics.jsonl`, the log and Redis, and keeps its groups, for people to inspect.
 
         It comes before the checkpoint, so that no committed update lacks its record.
         """
         began, gathered, trained, save_s = self._clock
         metrics = describe(
-            order.version,
-            order.groups,
+            order,
             result,
             Seconds(save_s, gathered - began, trained - gathered),
             window=self._window,
             t_bcast_s=self.broadcast.t_bcast_s,
             stored=self.broadcast.stored,
+            kappa=self._kappa(),
             status=self._monitor.status(),
         )
         self._metrics.write(metrics)
+        self._queue.record([record_of(metrics)])
         self._trained_groups.keep(order.version, order.groups)
 
     def history(self) -> History:

@@ -5,13 +5,15 @@
 - A restart at any instant continues from the newest checkpoint, with any number of ranks.
 - Every wait ends at a deadline with an error that names what was waited for.
 
-Deliberate simplifications: one optimizer step per batch; the oldest groups first.
+Deliberate simplifications: one optimizer step per batch; the oldest groups first, unless `learner.selection` is told
+otherwise.
 """
 
 import logging
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -27,6 +29,8 @@ from echo_queue.queue import Caller, LearnerQueue, Monitor, Operator, Payloads, 
 from echo_queue.queue.run_rules import differences
 from echo_queue.records import BASE, Version
 from echo_queue.records.validation import PATIENCE, GroupLimits, GroupValidator
+from echo_queue.reporting.run_record import unrecorded
+from echo_queue.reporting.trained_groups import TrainedGroups
 from echo_queue.storage.object_store import INDEX, ObjectStore
 from learner.batch_collector import BatchCollector
 from learner.first_groups import FirstGroups
@@ -50,6 +54,7 @@ from learner.recovery import checkpoint
 from learner.recovery.background_saver import BackgroundSaver
 from learner.recovery.manifest import CheckpointManifest
 from learner.recovery.resume import resume
+from learner.selection.pairs import select_samples
 from learner.update import UpdateResult, learn
 
 log = logging.getLogger(__name__)
@@ -148,8 +153,18 @@ class TrainingLoop:
             return None
         learner, temperature = self.config.learner, self.config.rollout.temperature
         number = order.version.number
+        groups = order.groups + order.reused
+        selection, seed = self.config.selection, self.config.run.seed
+        select = partial(select_samples, selection=selection, seed=seed, number=number)
         return learn(
-            self.policy, order.groups, number, learner, temperature, reference=self.reference, step=self.steps.step
+            self.policy,
+            groups,
+            number,
+            learner,
+            temperature,
+            reference=self.reference,
+            select=select,
+            step=self.steps.step,
         )
 
 
@@ -159,10 +174,11 @@ def open_loop(config: Config, store: ObjectStore, team: Team, where: torch.devic
         policy = load_policy(config, where, team)
         reference = _reference(config, policy) if config.learner.kl else None
     restored = checkpoint.restore(store, team, policy.restore)
-    saver = BackgroundSaver(store, team, config.queue.stall_deadline_s)
+    groups = TrainedGroups(config)
+    saver = BackgroundSaver(store, team, config.queue.stall_deadline_s, partial(groups.send, store))
     leader: Leader | Follower
     if team.first:
-        leader = _open_leader(config, store, team, policy=policy, saver=saver, restored=restored)
+        leader = _open_leader(config, store, team, policy=policy, saver=saver, groups=groups, restored=restored)
     else:
         leader = Follower(team, PartThread(config, store, team))
     return TrainingLoop(config, team, leader, policy=policy, reference=reference, saver=saver)
@@ -180,6 +196,7 @@ def _open_leader(
     *,
     policy: Policy,
     saver: BackgroundSaver,
+    groups: TrainedGroups,
     restored: CheckpointManifest | None,
 ) -> Leader:
     """Begins a lineage at the restored checkpoint (None: at the base model) and brings the queue to it."""
@@ -195,6 +212,8 @@ def _open_leader(
     for change in differences(rules, before.rules):
         log.info("%s %s; from now on the run has the value of here", change.where, change.what)
     queue.publish_keys(signing_key.run_keys(signer))
+    before_this = monitor.newest_update()
+    queue.record(unrecorded(config.run.dir / "metrics.jsonl", before_this.version if before_this else BASE))
     announcements = LearnerQueue(caller.within(announcer.DEADLINE_S), lineage=newest.lineage)
     broadcast = open_broadcast(config, store, team, queue, announcements=announcements, signer=signer)
     housekeeper = Housekeeper(_connect(config), store, config.queue.lease_s, broadcast.observe)
@@ -213,6 +232,7 @@ def _open_leader(
         queue,
         monitor,
         saver=saver,
+        groups=groups,
         newest=newest,
         broadcast=broadcast,
         collector=BatchCollector(config, queue, monitor, validator, version=version, check=check),

@@ -19,7 +19,7 @@ from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.records import Group
 from learner.batch.micro_batches import MicroBatch, collate
 from learner.batch.plan import Costs, plan
-from learner.batch.prepare import prepare
+from learner.batch.prepare import Update, prepare
 from learner.losses.objective import token_losses
 from learner.losses.token_sums import TokenSums
 from learner.model.policy import Policy
@@ -61,15 +61,19 @@ def learn(
     temperature: float,
     *,
     reference: Score | None = None,
+    select: Callable[[Update], Update] | None = None,
     step: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> UpdateResult:
     """Trains version `number`. All ranks of the policy's team call it with the same arguments, and get the same result.
 
+    `select` chooses among the samples once their advantages are known, and only what it returns is trained.
     Each micro-batch, and the optimizer's step, runs within a `step()`. Raises `EchoQueueError`, with nothing changed,
     if the gradient is not finite; `RankLostError` if another rank does not take part.
     """
     team = policy.team
     update = prepare(groups, settings.advantage, settings.zero_variance)
+    if select:
+        update = select(update)
     lr, norm = learning_rate(settings, number), 0.0
     sums = torch.zeros(TokenSums.TERMS, dtype=torch.float64, device=policy.device)
     if update.tokens:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from echo_queue.queue import Status
 from echo_queue.records import Group, Version
 from echo_queue.reporting.metrics import UpdateMetrics
+from learner.ranks.order import Order
 from learner.update import UpdateResult
 
 log = logging.getLogger(__name__)
@@ -27,24 +28,25 @@ class Seconds(NamedTuple):
 
 
 def describe(
-    version: Version,
-    groups: Sequence[Group],
+    order: Order,
     result: UpdateResult,
     seconds: Seconds,
     *,
     window: float,
     t_bcast_s: float,
     stored: Mapping[str, int],
+    kappa: int,
     status: Status,
 ) -> UpdateMetrics:
-    """Describes the update that trained `groups` into `version`, and logs one line about it.
+    """Describes the update that `order` made, and logs one line about it. Groups that it reused count only as such.
 
     `stored`: weight bytes stored so far, by kind ("anchor", "delta"). `t_bcast_s`: T_bcast, smoothed.
     """
+    version, groups = order.version, order.groups
     samples = [sample for group in groups for sample in group.samples]
     rewards = [sample.reward for sample in samples]
     tokens = sum(len(sample.tokens) for sample in samples)
-    lags = Counter(version.number - 1 - group.oldest for group in groups)
+    lags, reused_lags = (_lags(version, trained) for trained in (groups, order.reused))
     sums = result.sums
     heartbeats = [worker.heartbeat for worker in status.workers if worker.heartbeat is not None]
     metrics = UpdateMetrics(
@@ -56,7 +58,8 @@ def describe(
         groups=len(groups),
         samples=len(samples),
         tokens=tokens,
-        lags={str(lag): count for lag, count in sorted(lags.items())},
+        lags=lags,
+        reused_lags=reused_lags,
         zero_variance_groups=result.zero_variance_groups,
         loss=sums.mean(sums.loss),
         grad_norm=result.grad_norm,
@@ -79,6 +82,7 @@ def describe(
         anchor_bytes=stored["anchor"],
         delta_bytes=stored["delta"],
         arrived_s=max([0.0, *(heartbeat.arrived_ms / 1000 for heartbeat in heartbeats)]),
+        kappa=kappa,
         pause_s=max([0.0, *(heartbeat.pause_ms / 1000 for heartbeat in heartbeats)]),
     )
     log.info(
@@ -91,3 +95,9 @@ def describe(
         seconds.train,
     )
     return metrics
+
+
+def _lags(version: Version, groups: Sequence[Group]) -> dict[str, int]:
+    """Returns how many of the groups that this version trained have each lag."""
+    lags = Counter(version.number - 1 - group.oldest for group in groups)
+    return {str(lag): count for lag, count in sorted(lags.items())}

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
+from echo_queue import __version__
 from echo_queue.queue import Heartbeat, WorkerQueue
 from echo_queue.records import Published, Version
 from workers.engines import Engine
@@ -145,4 +146,5 @@ class LeaseKeeper(threading.Thread):
             pause_ms=1000 * serving.pause_s,
             store_bytes=store_bytes,
             peer_bytes=max(0, fetched_bytes - store_bytes),
+            release=__version__,
         )

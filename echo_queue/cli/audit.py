@@ -1,33 +1,41 @@
 """The command `audit`: the identity with its numbers, and the faults in it."""
 
-from dataclasses import asdict
-
 from rich.console import Console
 
 from echo_queue.cli.live.watcher import last_word, monitor
 from echo_queue.cli.output import print_json
 from echo_queue.config import Config
 from echo_queue.errors import ServiceError
-from echo_queue.queue import Audit
+from echo_queue.queue import Audit, Monitor
 
 
 def audit(config: Config, *, as_json: bool) -> int:
     """Prints the identity with its numbers. Returns the exit code, 1 if the identity is broken."""
     found = _found(config)
     if as_json:
-        print_json(asdict(found) | {"difference": found.difference, "misplaced": found.misplaced, "ok": found.ok})
+        print_json(found)
     else:
         Console(highlight=False, soft_wrap=True).print(sentence(found))
     return 0 if found.ok else 1
 
 
+def found_or_last(config: Config, queue: Monitor | None) -> Audit | None:
+    """Asks the queue, or reads its last answer if the run has ended together with its embedded services.
+
+    None: Redis does not answer (`queue` is None), and there is no last answer.
+    """
+    if queue is not None:
+        return queue.audit()
+    end = last_word(config)
+    return end.audit if end else None
+
+
 def _found(config: Config) -> Audit:
-    """Asks the queue, or reads its last answer if the run has ended together with its embedded services."""
     try:
         return monitor(config).audit()
     except ServiceError:
-        if end := last_word(config):
-            return end.audit
+        if last := found_or_last(config, None):
+            return last
         raise
 
 

@@ -1,12 +1,15 @@
 """The commands of `echo-queue`, as thin as they can be. Nearly all take the TOML file of a run first."""
 
+import json
 import logging
-from importlib.metadata import version
+from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from echo_queue import __version__
 from echo_queue.cli.preflight import For
 from echo_queue.config.loading import load
 from echo_queue.errors import ConfigError
@@ -29,6 +32,14 @@ app.add_typer(config_app, name="config", rich_help_panel=PREPARE)
 weights_app = typer.Typer(help="List, verify, copy and remove published weights.", no_args_is_help=True)
 app.add_typer(weights_app, name="weights", rich_help_panel=INSPECT)
 
+
+class Tier(StrEnum):
+    """The ways in which a simulation decides."""
+
+    fast = "fast"
+    exact = "exact"
+
+
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file of the run.", show_default=False)]
 WeightsVersion = Annotated[
     str, typer.Argument(metavar="VERSION", help="LINEAGE.NUMBER; default: the latest.", show_default=False)
@@ -38,7 +49,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on s
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"echo-queue {version('echo-queue')}")
+        typer.echo(f"echo-queue {__version__}")
         raise typer.Exit
 
 
@@ -119,6 +130,18 @@ def learner(config: ConfigFile) -> None:
     become("learner", config)
 
 
+@app.command(rich_help_panel=PREPARE)
+def prepare(config: ConfigFile) -> None:
+    """Make a Redis and an object store of your own ready for the run, and end: once, as user admin. It changes nothing
+    if it is done again.
+
+    It checks both servers, loads the queue's functions, creates the run, and says which roles have no Redis user yet.
+    """
+    from echo_queue.cli.prepare import prepare_servers
+
+    prepare_servers(load(config))
+
+
 @app.command("redis-users", rich_help_panel=PREPARE)
 def redis_users(config: ConfigFile) -> None:
     """Print the ACL file for a Redis of your own: a user for each role, with the digest of its password.
@@ -169,10 +192,54 @@ def estimate(
     show_estimate(load(config), model_config, assumed, as_json=as_json)
 
 
+@app.command(rich_help_panel=PREPARE)
+def plan(
+    fleet: Annotated[Path, typer.Argument(metavar="FLEET", help="TOML file of the fleet.", show_default=False)],
+    *,
+    on: Annotated[
+        datetime | None,
+        typer.Option(
+            formats=["%Y-%m-%d"], help="The day on which prices are judged; default: today.", show_default=False
+        ),
+    ] = None,
+    pools: Annotated[
+        Path | None, typer.Option(help="Write the pools file that Terraform's module reads.", show_default=False)
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the cost of an update against S into this SVG.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Plan which machines of FLEET to rent for its learner, and say what an update costs. Nothing is started."""
+    from echo_queue.cli.plan import show as show_plan
+
+    show_plan(fleet, (on or datetime.now()).date(), as_json=as_json, pools=pools, picture=plot)
+
+
+@app.command("simulate", rich_help_panel=PREPARE)
+def simulate_fleet(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="TOML file of a fleet and a learner (docs/simulation.md).")
+    ],
+    bounds: Annotated[
+        str, typer.Option("--s", help="Bounds S to compare, such as 2,4,8; default: that of FILE.", show_default=False)
+    ] = "",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all that is drawn.")] = 0,
+    tier: Annotated[
+        Tier, typer.Option(help="fast decides in memory; exact by the real queue, in a hundred times the time.")
+    ] = Tier.fast,
+    as_json: Json = False,
+) -> None:
+    """Simulate how busy a fleet keeps a learner, how old its data is, what is lost, and what an update costs."""
+    from echo_queue.cli.simulate import show as show_simulation
+
+    show_simulation(file, bounds, seed=seed, tier=tier.value, as_json=as_json)
+
+
 @app.command(rich_help_panel=INSPECT)
 def status(
     config: ConfigFile,
-    watch: Annotated[bool, typer.Option("--watch", help="Keep the display up to date until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Keep the display up to date until the run ends.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show reward, version, lag, queue depths and workers. The command reads with the read-only user."""
@@ -253,9 +320,17 @@ def rewind(
 
 
 @app.command(rich_help_panel=INSPECT)
+def schema() -> None:
+    """Print the JSON Schema of the documents that commands print with --json."""
+    from echo_queue.cli.documents import schemas
+
+    typer.echo(json.dumps(schemas(), indent=2, ensure_ascii=False))
+
+
+@app.command(rich_help_panel=INSPECT)
 def report(config: ConfigFile) -> None:
     """Write report.html, and TensorBoard files if the configuration asks for them, from the recorded metrics."""
-    from echo_queue.reporting.results import write
+    from echo_queue.cli.report import write
 
     typer.echo(write(load(config)))
 

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from echo_queue import config as configuration
 from echo_queue.cli import preflight
+from echo_queue.cli.documents import CheckDocument
 from echo_queue.cli.output import print_json
 from echo_queue.cli.preflight import For
 from echo_queue.config import loading
@@ -79,7 +80,7 @@ def check(path: Path, role: For, *, as_json: bool) -> int:
     config, problems, warnings = examine(path, role)
     if as_json:
         values = config.model_dump(mode="json") if config else None
-        print_json({"ok": not problems, "problems": problems, "warnings": warnings, "config": values})
+        print_json(CheckDocument(not problems, problems, warnings, values))
         return 2 if problems else 0
     print_problems(problems)
     print_problems(warnings, sign=WARNING)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
@@ -38,32 +37,13 @@ def show(config: Config, file: Path | None, assumed: Assumptions, *, as_json: bo
     """Prints the estimate of a run. `file`: the model's config.json, if the model is not on this machine."""
     found = estimate(config, model_shape(config, file), assumed)
     if as_json:
-        print_json(document(found))
+        print_json(found)
         return
     console = Console(highlight=False, soft_wrap=True)
     Console(highlight=False, width=max(LEAST_WIDTH, console.width)).print(_table(sections(config, found)))
     console.print()
     for sentence in sentences(config, found):
         console.print(sentence)
-
-
-def document(found: RunEstimate) -> dict[str, object]:
-    """Returns the estimate with its sums: bytes, seconds and updates, as plain numbers."""
-    shape, learner, worker = found.shape, found.learner, found.worker
-    values = asdict(found)
-    values["shape"] |= {"parameters": shape.total, "embedding": shape.embedding, "active": shape.active}
-    values["learner"] |= {name: getattr(learner, name) for name in ("state", "peak", "checkpointed_peak")}
-    values["worker"] |= {"kv_cache": worker.kv_cache, "engine": worker.engine}
-    values["broadcast"]["total_s"] = found.broadcast.total_s
-    least = found.lag.least_t_train_s
-    values["lag"] |= {
-        "holds": found.lag.holds,
-        "keeps_up": found.lag.publications_keep_up,
-        "least_t_train_s": least if least < math.inf else None,
-    }
-    values["lag_of_these_workers"] = {"worst": found.lag_of_these_workers.worst}
-    values["deltas"] = {f"{change:g}": size for change, size in found.deltas.items()}
-    return values
 
 
 def sections(config: Config, found: RunEstimate) -> Iterator[tuple[str, Iterator[Row]]]:

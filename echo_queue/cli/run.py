@@ -196,10 +196,11 @@ def _try_dead_again(config: Config) -> None:
 def _conclude(config: Config, end: End, path: Path) -> int:
     """Writes the report and the outcome, and prints the result of the run. Returns the exit code."""
     found = end.audit
-    page = results.write(config, identity=found.ok, dead=found.dead)
+    updates = metrics.read(config.run.dir / "metrics.jsonl")
+    page = results.write(config, updates, identity=found.ok, dead=found.dead)
     console = Console(highlight=False, soft_wrap=True)
-    summary = metrics.summarise(metrics.read(config.run.dir / "metrics.jsonl"))
-    outcome.write(config, summary.updates, found, end.status)
+    summary = metrics.summarise(updates)
+    outcome.write(config, summary.updates, found, end.status, end.dead)
     console.print()
     if summary.updates:
         console.print(_result_line(config, summary))

@@ -1,23 +1,29 @@
-"""`show`: the samples of one group in readable form, wherever the group is now.
+"""`show`: the samples of one group in readable form, wherever the group is now, the same on every machine.
 
-The group is searched, in this order, among those trained last (in the run's directory, so that no service need run any
-more), in replay, among partial rollouts, and among dead tasks. Without a task it is the newest of the first two.
+The group is searched, in this order, in replay, among the groups trained last (in the store), among partial rollouts,
+and among dead tasks. Without a task it is one of the newest update's, else the newest in replay. Where the services do
+not answer, those trained last are read from the run's directory on the learner's machine.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
-from echo_queue.cli.live.watcher import monitor
+from echo_queue.cli.documents import GroupDocument
+from echo_queue.cli.live.watcher import STATUS_DEADLINE_S, monitor
 from echo_queue.cli.output import print_json
-from echo_queue.cli.transcript import Transcript, Words, draw, transcript
+from echo_queue.cli.transcript import Words, draw, transcript
 from echo_queue.config import Config
-from echo_queue.errors import Problem, PromptError
-from echo_queue.queue import Monitor
-from echo_queue.records import Group, PartialSample, Sample, Tokens
-from echo_queue.reporting.trained_groups import TrainedGroups
+from echo_queue.connections.connect import connect_store
+from echo_queue.errors import Problem, PromptError, ServiceError
+from echo_queue.queue import Monitor, UpdateRecord
+from echo_queue.records import Group, PartialSample, Sample, Tokens, Version
+from echo_queue.reporting import trained_groups
+from echo_queue.reporting.trained_groups import TrainedGroup
+from echo_queue.storage.object_store import MissingObject, ObjectStore
 
+BASE, TOKENIZER = "base", "tokenizer.json"
 DEAD_MAX = 10_000
 """The number of dead tasks, those given up last, that are searched."""
 
@@ -33,32 +39,60 @@ class FoundGroup:
 
 
 def show(config: Config, task: str | None, *, as_json: bool) -> None:
-    """Prints the samples. Raises `PromptError` if none is kept, `ServiceError` if Redis is needed and away."""
-    found = _trained(config, task) or _queued(monitor(config), task)
+    """Prints the samples. Raises `PromptError` if none is kept, `ServiceError` if a service is needed and away."""
+    found, words = _answered(config, task)
     if found is None:
         what = f"no samples of {task} are kept" if task else "no group has been made yet"
         fix = f"the learner keeps the last {config.telemetry.keep_groups} groups: telemetry.keep_groups"
         raise PromptError(Problem("show", what, fix))
-    words = tokenizer_of(config)
     prompt = None if found.prompt is None else words(found.prompt)
     samples = [transcript(sample, words) for sample in found.samples]
     if as_json:
-        document = {"task": found.task, "where": found.where, "prompt": prompt}
-        print_json(document | {"samples": [_plain(sample) for sample in samples]})
+        print_json(GroupDocument(found.task, found.where, prompt, tuple(samples)))
     else:
         draw(Console(highlight=False), f"{found.task}: {found.where}", prompt, samples)
 
 
-def _trained(config: Config, task: str | None) -> FoundGroup | None:
-    kept = TrainedGroups(config).find(task)
-    return None if kept is None else _of_group(kept.group, f"trained, in the update that made {kept.version}")
+def _answered(config: Config, task: str | None) -> tuple[FoundGroup | None, Words]:
+    """Asks the services, and without them the directory. Returns also what decodes the group's tokens."""
+    try:
+        store = connect_store(config, "monitor", STATUS_DEADLINE_S)
+        queue = monitor(config, store)
+    except ServiceError:
+        if kept := trained_groups.in_directory(config, task):
+            return _trained(kept), tokenizer_of(config)
+        raise
+    return find(queue, store, task), tokenizer_of(config, store)
 
 
-def _queued(queue: Monitor, task: str | None) -> FoundGroup | None:
+def find(queue: Monitor, store: ObjectStore, task: str | None) -> FoundGroup | None:
+    """Returns the group of `task`, or of the newest update. Raises `ServiceError`; `CodecError` for bad bytes."""
+    newest = None if task else _newest_update(queue)
+    task = newest.task if newest else task
     if group := queue.group_in_replay(task):
-        return _of_group(group, "complete, and not trained yet")
-    if task is None:
-        return None
+        return _of_group(group, _trained_in(newest.version) if newest else _in_replay(queue, group.task))
+    if kept := trained_groups.in_store(store, task):
+        return _trained(kept)
+    return _unfinished(queue, task) if task else None
+
+
+def _newest_update(queue: Monitor) -> UpdateRecord | None:
+    """Returns the newest update, unless a learner that began anew has left its version behind."""
+    newest = queue.newest_update()
+    return newest if newest and newest.version.number <= queue.figures().learner.number else None
+
+
+def _trained_in(version: Version) -> str:
+    return f"trained, in the update that made {version}"
+
+
+def _in_replay(queue: Monitor, task: str) -> str:
+    if queue.is_drained(task):
+        return "complete, and in the learner's hands: trained since the last checkpoint, or about to be"
+    return "complete, and not trained yet"
+
+
+def _unfinished(queue: Monitor, task: str) -> FoundGroup | None:
     if partials := queue.partial_group(task):
         return FoundGroup(task, "in progress; its worker has stored so far", None, partials.samples)
     for dead in queue.dead(limit=DEAD_MAX):
@@ -68,20 +102,22 @@ def _queued(queue: Monitor, task: str | None) -> FoundGroup | None:
     return None
 
 
+def _trained(kept: TrainedGroup) -> FoundGroup:
+    return _of_group(kept.group, _trained_in(kept.version))
+
+
 def _of_group(group: Group, where: str) -> FoundGroup:
     return FoundGroup(group.task, f"{where}; made by {group.worker}", group.prompt, group.samples)
 
 
-def tokenizer_of(config: Config) -> Words:
-    """Returns the decoder of the base model's folder; without a tokenizer there (a hub model) it prints token ids."""
+def tokenizer_of(config: Config, store: ObjectStore | None = None) -> Words:
+    """Returns the decoder of the base model's folder, here or in the store; without one (a hub model) token ids."""
     from tokenizers import Tokenizer
 
-    path = Path(config.base_model) / "tokenizer.json"
-    if not path.is_file():
+    path = Path(config.base_model) / TOKENIZER
+    try:
+        data = path.read_bytes() if path.is_file() or store is None else store.get(f"{BASE}/{TOKENIZER}")
+    except (FileNotFoundError, MissingObject):
         return lambda tokens: " ".join(map(str, tokens.tolist()))
-    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer = Tokenizer.from_buffer(data)
     return lambda tokens: str(tokenizer.decode(tokens.tolist(), skip_special_tokens=True))
-
-
-def _plain(sample: Transcript) -> dict[str, object]:
-    return asdict(sample) | {"drawn": {str(version): count for version, count in sample.drawn.items()}}

@@ -1,16 +1,19 @@
-"""`status`: the state of a run, printed once or kept up to date."""
+"""`status`: the state of a run, printed once or kept up to date. It is the same on every machine that may look."""
 
 import time
-from dataclasses import asdict
+from typing import Literal
 
 from rich.console import Console
 from rich.live import Live
 
+from echo_queue import __version__
+from echo_queue.cli.documents import Phase, StatusDocument
 from echo_queue.cli.live import view
 from echo_queue.cli.live.watcher import RunWatcher, monitor
 from echo_queue.cli.output import print_json
 from echo_queue.cli.redis_cli import monitor_line
 from echo_queue.config import Config
+from echo_queue.queue import Status
 
 LINE_EVERY_S = 5.0
 
@@ -27,9 +30,9 @@ def show(config: Config, *, watch: bool, as_json: bool) -> None:
     watcher.refresh()
     status = watcher.status or monitor(config).status()
     if as_json:
-        print_json({"queue": asdict(status), "training": asdict(watcher.figures.summary), "ended": watcher.ended})
+        print_json(_document(config, watcher, status))
     else:
-        Console().print(view.draw(watcher.picture(_phase(watcher), redis_cli=monitor_line(config))))
+        Console().print(view.draw(watcher.picture(_phase_shown(watcher), redis_cli=monitor_line(config))))
 
 
 def _stay(config: Config) -> None:
@@ -39,19 +42,40 @@ def _stay(config: Config) -> None:
         live = Live(console=console, auto_refresh=False, screen=console.is_terminal)
         with RunWatcher(config) as watcher, live:
             while True:
-                picture = watcher.picture(_phase(watcher), redis_cli=line)
+                picture = watcher.picture(_phase_shown(watcher), redis_cli=line)
                 if console.is_terminal:
                     live.update(view.draw(picture), refresh=True)
                 else:
                     console.print(view.line(picture), soft_wrap=True, highlight=False)
-                if watcher.ended:
+                if _phase_shown(watcher) in ("finished", "ended"):
                     break
                 time.sleep(0.5 if console.is_terminal else LINE_EVERY_S)
     except KeyboardInterrupt:
         return
+    if console.is_terminal:
+        console.print(view.draw(picture))  # the screen of the live picture is gone
 
 
-def _phase(watcher: RunWatcher) -> str:
-    if watcher.status is None:
-        return "no answer"
-    return "finished" if watcher.status.finished else "ended" if watcher.ended else "running"
+def _document(config: Config, watcher: RunWatcher, status: Status) -> StatusDocument:
+    figures, update = watcher.figures, watcher.newest
+    return StatusDocument(
+        run=config.run.name,
+        phase=_phase(status, ended=watcher.ended),
+        release=__version__,
+        skew=watcher.skew,
+        queue=status,
+        training=figures.summary if update else None,
+        recent=figures.recent if update else None,
+        update=update,
+        held_up=watcher.held_up,
+        dead=watcher.dead,
+        failed_sets=watcher.failed,
+    )
+
+
+def _phase(status: Status, *, ended: bool) -> Phase:
+    return "finished" if status.finished else "ended" if ended else "running"
+
+
+def _phase_shown(watcher: RunWatcher) -> Phase | Literal["no answer"]:
+    return _phase(watcher.status, ended=watcher.ended) if watcher.status else "no answer"

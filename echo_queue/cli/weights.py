@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from echo_queue import failpoints, weights
+from echo_queue.cli.documents import BaseDocument, ManifestDocument, RouteDocument, RouteEntry, VersionEntry
 from echo_queue.cli.output import print_json
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
@@ -76,7 +77,7 @@ def ls(config: Config, *, as_json: bool) -> None:
     entries, published = catalogue(stored.store), stored.queue.published()
     latest = published.version if published else None
     if as_json:
-        print_json([_document(entry, latest) for entry in entries.values()])
+        print_json([_entry(entry, latest) for entry in entries.values()])
         return
     table = Table("version", "published", "MiB", "routes", box=None, pad_edge=False)
     for version, entry in entries.items():
@@ -94,10 +95,9 @@ def _routes(entry: Entry) -> Iterator[str]:
         yield text if folder.sealed or name == entry.main else f"{text} (unfinished?)"
 
 
-def _document(entry: Entry, latest: Version | None) -> dict[str, object]:
-    routes = {name: {"bytes": folder.size, "main": name == entry.main} for name, folder in entry.routes.items()}
-    version = entry.version
-    return {"version": str(version), "published": entry.manifest, "latest": version == latest, "routes": routes}
+def _entry(entry: Entry, latest: Version | None) -> VersionEntry:
+    routes = {name: RouteEntry(folder.size, name == entry.main) for name, folder in entry.routes.items()}
+    return VersionEntry(entry.version, entry.manifest, entry.version == latest, routes)
 
 
 def show(config: Config, name: str, *, as_json: bool) -> None:
@@ -106,7 +106,7 @@ def show(config: Config, name: str, *, as_json: bool) -> None:
     manifest = stored.choose(name)
     route = manifest.route
     if as_json:
-        print_json({"version": str(manifest.version), **manifest.body()})
+        print_json(_manifest(manifest))
         return
     console = Console(highlight=False)
     base = "stored whole" if route.base is None else f"the difference to {route.base}"
@@ -119,6 +119,19 @@ def show(config: Config, name: str, *, as_json: bool) -> None:
     for alias, owner in manifest.aliases.items():
         table.add_row(alias, "", "", f"= {owner}")
     console.print(table)
+
+
+def _manifest(manifest: Manifest) -> ManifestDocument:
+    body, route = manifest.body(), manifest.route
+    base = BaseDocument(**body["route"]["base"]) if body["route"]["base"] else None
+    same = {name: body[name] for name in ("format", "kind", "run", "lineage", "number", "root", "piece_bytes")}
+    return ManifestDocument(
+        version=manifest.version,
+        tensors=manifest.tensors,
+        aliases=manifest.aliases,
+        route=RouteDocument(base, route.parts),
+        **same,
+    )
 
 
 def verify(config: Config, name: str) -> int:

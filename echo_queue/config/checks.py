@@ -39,6 +39,7 @@ def contradictions(config: Config) -> Iterator[Problem]:
         )
     yield from _environment(config.environment)
     yield from _schedule(config.learner)
+    yield from _selection(config)
     yield from _lora(config.model.lora)
     if config.model.lora.rank and config.learner.freeze_router:
         what = "is not used with model.lora.rank, which leaves all of the base model as it is"
@@ -152,6 +153,26 @@ def _schedule(learner: Learner) -> Iterator[Problem]:
     elif length <= learner.warmup_updates:
         what = f"the rate would fall until update {length}, but the warm-up lasts until {learner.warmup_updates}"
         yield Problem(where, what, f"set {learner.warmup_updates + 1} or more, or a shorter warm-up")
+
+
+def _selection(config: Config) -> Iterator[Problem]:
+    if config.selection.refill and config.learner.zero_variance == "keep":
+        what = (
+            'fills an update up with groups that differ in reward, and learner.zero_variance = "keep" counts the others'
+        )
+        yield Problem("selection.refill", what, 'set learner.zero_variance = "skip"')
+    paired = config.selection.pairs_kept < 1 or config.selection.shuffle_rounds
+    if paired and config.rollout.group_size % 2:
+        what = f"is {config.rollout.group_size}, and selection pairs the samples of a group: one would never be trained"
+        yield Problem("rollout.group_size", what, "choose an even number")
+    if config.selection.curriculum == "dopr" and config.learner.batch_groups != 1:
+        what = f'is {config.learner.batch_groups}; selection.curriculum = "dopr" trains one prompt at a time'
+        yield Problem("learner.batch_groups", what, 'set 1, or curriculum = "mopps"')
+    if config.selection.reward_failure >= config.selection.reward_success:
+        yield Problem("selection.reward_success", "is not above selection.reward_failure", "raise it")
+    if config.selection.reuse_groups and not config.staleness.s:
+        what = "trains groups again after their update, and staleness.s = 0 allows no lag"
+        yield Problem("selection.reuse_groups", what, "set staleness.s to 1 or more, or reuse_groups to 0")
 
 
 def _lora(lora: Lora) -> Iterator[Problem]:

@@ -11,7 +11,8 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -20,7 +21,10 @@ from echo_queue.config.checks import contradictions
 from echo_queue.errors import ConfigError, Problem
 
 ENV_PREFIX = "ECHO_QUEUE_"
-SECRETS_FIX = "remove them; docs/operations.md says which key names the user, and which variable or file the password"
+FIXES = {
+    "secret_in_url": "remove them; docs/operations.md says which key names the user, "
+    "and which variable or file the password",
+}
 
 
 def load(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
@@ -39,16 +43,14 @@ def examine(path: Path, environ: Mapping[str, str] = os.environ) -> tuple[Config
     be read, or a key without a default is missing.
     """
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        return None, (Problem(str(path), f"cannot be read: {error.strerror}", "name a TOML file"),)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        return None, (Problem(str(path), f"is not TOML: {error}", "fix that line"),)
+        values = read_toml(path)
+    except ConfigError as error:
+        return None, error.problems
     problems = list(_overlay(values, environ))
     try:
         config = Config.model_validate(values)
     except ValidationError as error:
-        wrong = list(_explain(error, values))
+        wrong = list(explain(error, values, Config, "docs/configuration.md", FIXES))
         problems += wrong
         config_or_none = _without(values, wrong)
         if config_or_none is None:
@@ -57,6 +59,16 @@ def examine(path: Path, environ: Mapping[str, str] = os.environ) -> tuple[Config
     named = {problem.where for problem in problems}
     problems += (problem for problem in contradictions(config) if problem.where not in named)
     return config, tuple(problems)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Returns the file's tables. Raises `ConfigError` if it cannot be read or is no TOML."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(Problem(str(path), f"cannot be read: {error.strerror}", "name a TOML file")) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(Problem(str(path), f"is not TOML: {error}", "fix that line")) from None
 
 
 def _overlay(values: dict[str, Any], environ: Mapping[str, str]) -> Iterator[Problem]:
@@ -86,19 +98,29 @@ def _literal(text: str) -> Any:
     return text
 
 
-def _explain(error: ValidationError, values: dict[str, Any]) -> Iterator[Problem]:
-    """Yields one problem per key: pydantic reports one entry per alternative of a union, all at the same key."""
+def explain(
+    error: ValidationError,
+    values: dict[str, Any],
+    model: type[BaseModel],
+    reference: str,
+    fixes: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Problem]:
+    """Yields one problem per key: pydantic reports one entry per alternative of a union, all at the same key.
+
+    `values`: the tables that `model` refused. `reference`: the document that lists the keys. `fixes`: pydantic's type
+    of an error → what to do about it, beyond correcting the value.
+    """
     explained: dict[str, Problem] = {}
     for entry in error.errors():
         location = _key_path(entry["loc"], values)
         where = ".".join(location)
         match entry["type"]:
             case "extra_forbidden":
-                problem = Problem(where, "unknown key", _nearest(location))
+                problem = Problem(where, "unknown key", _nearest(location, model, reference))
             case "missing":
                 problem = Problem(where, "is missing", "add it")
-            case "secret_in_url":
-                problem = Problem(where, entry["msg"], SECRETS_FIX)
+            case kind if kind in fixes:
+                problem = Problem(where, entry["msg"], fixes[kind])
             case _ if where in explained:
                 before = explained[where]
                 problem = Problem(where, before.what + f"; or: {entry['msg'].lower()}", before.fix)
@@ -112,7 +134,9 @@ def _key_path(location: tuple[int | str, ...], values: dict[str, Any]) -> list[s
     """The part of pydantic's location that stands in the file, without the names of a union's alternatives."""
     path: list[str] = []
     table: Any = values
-    for part in map(str, location):
+    for place, part in enumerate(map(str, location), start=1):
+        if isinstance(table, dict) and part not in table and place < len(location):
+            continue
         path.append(part)
         if not isinstance(table, dict) or not isinstance(table.get(part), dict):
             break
@@ -120,13 +144,25 @@ def _key_path(location: tuple[int | str, ...], values: dict[str, Any]) -> list[s
     return path
 
 
-def _nearest(location: list[str]) -> str:
-    model: type[BaseModel] | None = Config
+def _nearest(location: list[str], model: type[BaseModel], reference: str) -> str:
+    inside: Any = model
     for part in location[:-1]:
-        field = model.model_fields.get(part) if model else None
-        model = field.annotation if field and isinstance(field.annotation, type) else None
-    names = difflib.get_close_matches(location[-1], list(model.model_fields) if model else [], n=1, cutoff=0.5)
-    return f"did you mean {names[0]}?" if names else "remove it; docs/configuration.md lists the keys"
+        inside = _member(inside, part)
+    known = list(inside.model_fields) if _is_model(inside) else []
+    names = difflib.get_close_matches(location[-1], known, n=1, cutoff=0.5)
+    return f"did you mean {names[0]}?" if names else f"remove it; {reference} lists the keys"
+
+
+def _member(inside: Any, part: str) -> Any:
+    """Returns the type of a model's field, or of a mapping's values."""
+    if _is_model(inside):
+        field = inside.model_fields.get(part)
+        return field.annotation if field else None
+    return get_args(inside)[1] if get_origin(inside) is Mapping else None
+
+
+def _is_model(inside: Any) -> bool:
+    return isinstance(inside, type) and issubclass(inside, BaseModel)
 
 
 def _without(values: dict[str, Any], problems: list[Problem]) -> Config | None:

@@ -359,6 +359,33 @@ class Learner(Section):
     """Number of checkpoints that are kept. Older ones are deleted."""
 
 
+class Selection(Section):
+    """The choice of what an update trains. Everything is off unless it is set (docs/selection.md)."""
+
+    refill: bool = False
+    """DAPO's dynamic sampling: an update takes groups until `learner.batch_groups` of them differ in reward, three
+    times as many at most. The others are counted as trained with it, without a gradient."""
+    pairs_kept: float = Field(default=1.0, gt=0, le=1)
+    """Shuffle-R1's pairwise trajectory sampling: the share of a group's pairs (best with worst sample, second best with
+    second worst, …) that is trained. The paper takes 0.5; 1 trains all samples."""
+    shuffle_rounds: int = Field(default=0, ge=0)
+    """Shuffle-R1's batch shuffle: number of rounds in which an update draws its pairs by their advantages. Each round
+    draws an equal part of as many pairs as there are, so a pair may be trained several times. 0 trains each pair
+    once."""
+    reuse_groups: int = Field(default=0, ge=0)
+    """DistRL's prioritised replay: number of groups of earlier updates that an update trains again, beside
+    `learner.batch_groups` new ones. A group is trained twice at most, within S."""
+    curriculum: Literal["off", "mopps", "dopr"] = "off"
+    """The choice among waiting prompts: in their order (`off`), those whose success rate is likely to be near 1/2 first
+    (`mopps`), or those whose rewards vary most or that were tried least (`dopr`, for `learner.batch_groups = 1`)."""
+    curriculum_window: Positive = 4096
+    """Most prompts of a set that wait for the curriculum's choice. Each costs about 100 bytes of Redis' memory."""
+    reward_failure: float = 0.0
+    """A mean reward at or below it counts as no success of the prompt, for the curriculum."""
+    reward_success: float = 1.0
+    """A mean reward at or above it counts as full success of the prompt, for the curriculum."""
+
+
 class Weights(Section):
     """The publication of weights, and their distribution to the workers."""
 
@@ -431,7 +458,8 @@ class Telemetry(Section):
     """The run's records and reports about itself."""
 
     keep_groups: int = Field(default=256, ge=0)
-    """Number of groups, those trained last, that the learner keeps at least for `echo-queue show`. 0 keeps none."""
+    """Number of groups, those trained last, that the learner keeps at least for `echo-queue show`: in the run's
+    directory and, with each checkpoint, in the object store. 0 keeps none."""
     tensorboard: bool = False
     """The learner also writes TensorBoard event files to `run.dir/tensorboard`, which needs the extra `tensorboard`."""
     heartbeat_s: Seconds = 1.0
@@ -449,6 +477,7 @@ class Config(Section):
     staleness: Staleness = Staleness()
     queue: Queue = Queue()
     learner: Learner = Learner()
+    selection: Selection = Selection()
     weights: Weights = Weights()
     submission: Submission = Submission()
     telemetry: Telemetry = Telemetry()

@@ -19,7 +19,14 @@ from redis.sentinel import Sentinel
 from echo_queue.config import Config
 from echo_queue.config import Redis as RedisSettings
 from echo_queue.connections import redis_check
-from echo_queue.connections.endpoints import EMBEDDED, RedisEndpoint, redis_endpoint, services_dir, store_endpoint
+from echo_queue.connections.endpoints import (
+    EMBEDDED,
+    START_EMBEDDED,
+    RedisEndpoint,
+    redis_endpoint,
+    services_dir,
+    store_endpoint,
+)
 from echo_queue.connections.redis_errors import explain, may_pass
 from echo_queue.connections.secrets import Role
 from echo_queue.errors import Problem, ServiceError
@@ -62,9 +69,9 @@ def connect_redis(config: Config, role: Role, deadline_s: float = CONNECT_DEADLI
 
     try:
         return _with_retries(connect, deadline_s)
-    except ServiceError:
+    except Unreachable as error:
         _raise_if_disk_full(config)
-        raise
+        raise _not_running(error, "redis.url", config.redis.url) from None
 
 
 def connect_store(config: Config, role: Role = "worker", deadline_s: float = CONNECT_DEADLINE_S) -> ObjectStore:
@@ -78,7 +85,18 @@ def connect_store(config: Config, role: Role = "worker", deadline_s: float = CON
         store.check(deadline_s=0)
         return store
 
-    return _with_retries(connect, deadline_s)
+    try:
+        return _with_retries(connect, deadline_s)
+    except Unreachable as error:
+        raise _not_running(error, "store.url", config.store.url) from None
+
+
+def _not_running(error: Unreachable, key: str, url: str) -> ServiceError:
+    """Returns the error, in words of what to start if the service is an embedded one."""
+    what = error.problems[0].what
+    if url != EMBEDDED or error.problems[0].fix == START_EMBEDDED:
+        return error
+    return Unreachable(Problem(key, f"the embedded services of this run do not answer: {what}", START_EMBEDDED))
 
 
 def _open_redis(endpoint: RedisEndpoint) -> redis.Redis:
@@ -166,11 +184,7 @@ def _with_retries(connect: Callable[[], T], deadline_s: float) -> T:
         try:
             return connect()
         except ServiceError as error:
-            if not _may_pass(error) or time.monotonic() + pause_s > give_up:
-                raise ServiceError(*error.problems) from None
+            if not isinstance(error, Unreachable) or time.monotonic() + pause_s > give_up:
+                raise
         time.sleep(pause_s * random.uniform(0.5, 1.0))
         pause_s = min(2 * pause_s, 1.0)
-
-
-def _may_pass(error: ServiceError) -> bool:
-    return isinstance(error, Unreachable) or any("have not started" in problem.what for problem in error.problems)

@@ -4,6 +4,7 @@ Embedded services write `<run dir>/services/{redis,store}.json` when they are re
 configuration. A role gets its own user's password and no other.
 """
 
+import platform
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -16,8 +17,14 @@ from echo_queue.config import Config
 from echo_queue.connections.secrets import Role, StoreKeys, external_redis_password, external_store_keys, generated
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.storage.endpoint import StoreEndpoint
+from echo_queue.storage.errors import Unreachable
 
 EMBEDDED = "embedded"
+START_EMBEDDED = (
+    "`echo-queue run CONFIG` continues the run, `echo-queue services CONFIG` starts the services alone; they serve "
+    "their own machine (127.0.0.1): for roles on others, name servers of your own in redis.url and store.url"
+)
+"""What to do where embedded services do not answer."""
 CELERY_PREFIX = "eq-celery:{{{run}}}:"
 """The key prefix of Celery's broker; the ACL of role `celery` allows nothing else. The braces put its keys into the
 run's slot of a Redis Cluster: Kombu's commands take several of them at once."""
@@ -94,6 +101,7 @@ def celery_broker_url(config: Config) -> str:
 
 def announce(path: Path, **address: Any) -> None:
     """Writes an endpoint file, whole or not at all; only a service that is ready does so."""
+    address["host"] = platform.node()
     write_atomically(path, orjson.dumps(address, option=orjson.OPT_INDENT_2, default=str), "endpoint")
 
 
@@ -104,17 +112,17 @@ def _login(endpoint: RedisEndpoint) -> str:
 
 
 def _read(path: Path, key: str) -> dict[str, Any]:
+    """Reads an endpoint file. Raises `Unreachable` if there is none, or if its service is on another machine."""
     try:
-        return cast(dict[str, Any], orjson.loads(path.read_bytes()))
+        address = cast(dict[str, Any], orjson.loads(path.read_bytes()))
     except FileNotFoundError:
-        raise ServiceError(
-            Problem(
-                key,
-                f'is "embedded" but the services of this run have not started ({path})',
-                "run `echo-queue services CONFIG`",
-            )
-        ) from None
+        what = f"the embedded services of this run have not started on this machine ({path})"
+        raise Unreachable(Problem(key, what, START_EMBEDDED)) from None
     except (OSError, orjson.JSONDecodeError) as error:
         raise ServiceError(
             Problem(str(path), f"cannot be read: {error}", "delete it and restart the services")
         ) from None
+    if (host := address.get("host", platform.node())) != platform.node():
+        what = f"the embedded services of this run were started on {host}, and this is {platform.node()}"
+        raise Unreachable(Problem(key, what, START_EMBEDDED))
+    return address

@@ -72,7 +72,8 @@ REFUSED_INSIDE = ("ACL failure in script", "The user executing the script can't"
 T = TypeVar("T")
 FIXES = {
     "MISCONF": "Redis cannot write to its disk: free space there",
-    "EQNORUN": "start `echo-queue services` or the learner first: they write the run rules",
+    "EQNORUN": "start `echo-queue services` or the learner first, or run `echo-queue prepare` for servers of your own: "
+    "they write the run rules",
     "EQREFUSED": "this worker is broken, or of another release; restart it with the release of the services",
     "EQSET": "submit other prompts under another name (prompts.set), or this set exactly as it was declared, in chunks "
     "of the same size (prompts.chunk)",
@@ -84,7 +85,7 @@ PASSWORD = "check the user's name and its password"
 FULL = "Redis is at maxmemory: raise it, or lower staleness.s, learner.batch_groups or learner.checkpoint_updates"
 AWAY = "is it running and reachable from here?"
 MISSING = "Function not found"
-INSTALL = "run `echo-queue services`, which loads them"
+INSTALL = "run `echo-queue prepare`, which loads them into a server of your own; `echo-queue services` does so itself"
 UNKNOWN = "see Redis's log; if only this project wrote to the run's keys, please report it with this line"
 BEHIND = "check its replicas (`redis-cli info replication`), or lower redis.wait_replicas"
 

@@ -43,6 +43,7 @@ class Keys:
         self.offers = self.prefix + "offers"
         self.weight_events = self.prefix + "weight_events"
         self.arrivals = self.prefix + "arrivals"
+        self.updates = self.prefix + "updates"
         self.run_keys = f"eqs:{{{run}}}:run_keys"
 
     def segments(self, task: str) -> str:
@@ -59,6 +60,12 @@ class Keys:
 
     def lengths(self, name: str) -> str:
         return f"{self.prefix}lengths:{name}"
+
+    def candidates(self, name: str) -> str:
+        return f"{self.prefix}candidates:{name}"
+
+    def successes(self, name: str) -> str:
+        return f"{self.prefix}successes:{name}"
 
     def buckets(self, name: str) -> str:
         return f"{self.prefix}buckets:{name}"

@@ -2,7 +2,8 @@
 
 - A client holds one lineage, the one it began (`resume`), and numbers its moves. A server that has forgotten any of
   them refuses the next one (`SetBackError`). A client whose lineage is not the newest is fenced (`FencedError`).
-- One thread makes all numbered moves (`drain`, `advance`, `commit`, `uncommit`); any thread may make the others.
+- One thread makes all numbered moves (`drain`, `skip`, `advance`, `commit`, `uncommit`); any thread may make the
+  others.
 """
 
 import uuid
@@ -17,7 +18,7 @@ from echo_queue.queue import replies
 from echo_queue.queue.caller import Caller, answers
 from echo_queue.queue.events import Arrivals
 from echo_queue.queue.payloads import Payloads
-from echo_queue.queue.types import Drained, Resumed, RunKeys, RunRules
+from echo_queue.queue.types import Drained, Resumed, RunKeys, RunRules, UpdateRecord
 from echo_queue.records import BASE, Group, Published, Version
 from echo_queue.records.group_codec import CodecError
 from echo_queue.records.validation import UnfitGroup
@@ -45,6 +46,7 @@ class LearnerQueue(Arrivals):
         self._payloads = payloads or Payloads()
         self._lineage = lineage
         self._turn: int | None = None
+        self._waiting: list[tuple[Any, ...]] = []
 
     @property
     def lineage(self) -> int:
@@ -111,11 +113,19 @@ class LearnerQueue(Arrivals):
         return replies.drained_of(reply, groups, malformed), bool(more)
 
     def advance(self, version: int, trained: int, window: float) -> int:
-        """Sets the learner's version after an update on `trained` groups. Returns how many in flight were cancelled.
+        """Sets the learner's version after an update on `trained` groups, those that were skipped not counted.
 
-        Where these are many, the housekeeper cancels the others (`Operator.reclaim`).
+        Returns how many groups in flight were cancelled. Where these are many, the housekeeper cancels the others
+        (`Operator.reclaim`).
         """
         return int(self._numbered("advance", version, trained, window))
+
+    def skip(self, groups: int) -> int:
+        """Counts so many drained groups, which teach nothing, as trained for bound and pace, ahead of their update.
+
+        Other prompts are admitted in their place. Returns how many groups are trained for the queue and not committed.
+        """
+        return int(self._numbered("skip", groups))
 
     def commit(self, checkpoint: str, task_ids: Sequence[str], settled: int = 0, at_once: int = COMMIT_STEP) -> int:
         """Moves tasks to trained, wherever they are. Call it once `checkpoint` is durable.
@@ -175,6 +185,15 @@ class LearnerQueue(Arrivals):
         words = published.version.number, published.manifest, published.digest
         return bool(self._caller.call("publish", self._lineage, *words))
 
+    def record(self, records: Sequence[UpdateRecord]) -> None:
+        """Keeps what updates report about themselves, by ascending versions, for everyone who may read the run.
+
+        It goes with the next numbered move, so that it costs no write to the disk of its own. The newest 10,000 are
+        kept, of at most 16 KiB each; one that is there already, or is older than one that is there, changes nothing.
+        """
+        for one in records:
+            self._later("record", self._lineage, "{}-{}".format(*one.version), one.release, one.task, one.line)
+
     def bury_bad_group(self, task_id: bytes, entry: bytes, error: CodecError) -> bool:
         """Moves the bad group at `entry` of replay to dead, counted as `bad_<cause>`.
 
@@ -221,9 +240,15 @@ class LearnerQueue(Arrivals):
             client, key = self._caller.client, self._caller.keys.state
             known = self._caller.persist("turn", lambda: client.hget(key, "turn"))
             self._turn = int(known.split()[0]) if known else 0
-        answer = self._caller.call(move, self._lineage, self._turn + 1, *args)
+        words = (self._lineage, self._turn + 1, *args)
+        answer = self._caller.move(move, [(move, *words), *self._waiting], words)[0]
         self._turn += 1
+        self._waiting.clear()
         return answer
+
+    def _later(self, move: str, *args: Any) -> None:
+        """Makes a move together with the next numbered one, in one round trip."""
+        self._waiting.append((move, *args))
 
     def _groups(self, places: list[tuple[bytes, bytes]]) -> tuple[tuple[Group, ...], int]:
         """Returns the groups at these (task id, entry) places in replay, and how many bad ones it buried."""

@@ -12,14 +12,14 @@ from echo_queue.queue.caller import Caller, Client, answers
 from echo_queue.queue.payloads import Payloads
 from echo_queue.queue.published_weights import PublishedWeights
 from echo_queue.queue.submitter import Submissions
-from echo_queue.queue.types import Audit, DeadTask, Status, WorkerStatus
-from echo_queue.records import Group, PartialGroup
+from echo_queue.queue.types import Audit, DeadTask, Status, UpdateRecord, WorkerStatus
+from echo_queue.records import BASE, Group, PartialGroup, Version
 
 if TYPE_CHECKING:
     from echo_queue.connections.secrets import Role
 
 PAGE = 256
-"""The number of heartbeats that are read in one round trip."""
+"""The number of heartbeats, or of updates, that are read in one round trip."""
 
 
 class RunState(Client):
@@ -97,6 +97,43 @@ class Monitor(RunState, PublishedWeights, Submissions):
         super().__init__(caller)
         self._payloads = payloads or Payloads()
 
+    def updates(self, after: Version = BASE) -> list[UpdateRecord]:
+        """Returns what the updates after this version reported, by lineage and version; those of versions that a later
+        lineage abandoned are among them.
+        """
+        found: list[UpdateRecord] = []
+        while page := self._updates_after(found[-1].version if found else after):
+            found += page
+        return found
+
+    def _updates_after(self, version: Version) -> list[UpdateRecord]:
+        client, key = self._caller.client, self._caller.keys.updates
+        first = "({}-{}".format(*version)
+        rows = self._caller.persist("updates", lambda: client.xrange(key, first, "+", count=PAGE))
+        return [replies.record_of(entry, words) for entry, words in rows]
+
+    def newest_update(self) -> UpdateRecord | None:
+        """Returns what the newest update reported; None before the first one."""
+        client, key = self._caller.client, self._caller.keys.updates
+        rows = self._caller.persist("newest_update", lambda: client.xrevrange(key, count=1))
+        return replies.record_of(*rows[0]) if rows else None
+
+    def failed_sets(self) -> dict[str, int]:
+        """Returns the sets with chunks that cannot be read, and the number of these chunks, by name."""
+        client: Any = self._caller.client
+        keys = self._caller.keys
+        names: list[bytes] = sorted(self._caller.persist("failed_sets", lambda: client.hkeys(keys.digests)))
+
+        def read() -> Any:
+            pipe = client.pipeline(transaction=False)
+            for name in names:
+                pipe.hget(keys.set(replies.text(name)), "failed")
+            return pipe.execute()
+
+        counts = self._caller.persist("failed_sets", read) if names else []
+        found = zip(map(replies.text, names), (int(count or 0) for count in counts), strict=True)
+        return {name: count for name, count in found if count > 0}
+
     def group_in_replay(self, task: str | None = None) -> Group | None:
         """Returns the group of `task` that is completed and not yet trained, for a person to inspect.
 
@@ -114,6 +151,16 @@ class Monitor(RunState, PublishedWeights, Submissions):
             return list(client.xrevrange(keys.replay, count=1))
         place = (client.hget(keys.open, task) or b"").split(b" ", 2)
         return list(client.xrange(keys.replay, place[1], place[1])) if place[0] == b"replay" else []
+
+    def is_drained(self, task: str) -> bool:
+        """Returns whether the group of `task` is in the learner's hands: drained, and not committed yet."""
+        client: Any = self._caller.client
+        keys = self._caller.keys
+        place = self._caller.persist("is_drained", lambda: client.hget(keys.open, task)) or b""
+        stream, _, rest = place.partition(b" ")
+        member = b"%s %s" % (rest.partition(b" ")[0], task.encode())
+        score = self._caller.persist("is_drained", lambda: client.zscore(keys.in_hand, member))
+        return stream == b"replay" and score is not None
 
     def partial_group(self, task: str) -> PartialGroup | None:
         """Returns the partial rollout that a task's worker stored last, for a person to inspect; None if there is none.

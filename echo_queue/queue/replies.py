@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from echo_queue.queue.curriculum import Curriculum
 from echo_queue.queue.types import (
     Announced,
     Audit,
@@ -23,6 +24,7 @@ from echo_queue.queue.types import (
     Status,
     StoredPartial,
     SubmissionStatus,
+    UpdateRecord,
     Upstream,
     WorkerStatus,
 )
@@ -40,7 +42,7 @@ def fields(flat: Sequence[Any]) -> dict[str, str]:
     return dict(zip(words[::2], words[1::2], strict=True))
 
 
-def rules_words(rules: RunRules) -> list[str | int]:
+def rules_words(rules: RunRules) -> list[str | int | float]:
     """Returns the fields of the `rules` hash."""
     return [
         "s", rules.s,
@@ -54,6 +56,10 @@ def rules_words(rules: RunRules) -> list[str | int]:
         "group_max_bytes", rules.group_max_bytes,
         "group_max_tokens", rules.group_max_tokens,
         "longest_first", int(rules.longest_first),
+        "curriculum", rules.curriculum,
+        "curriculum_window", rules.curriculum_window,
+        "reward_failure", rules.reward_failure,
+        "reward_success", rules.reward_success,
     ]  # fmt: skip
 
 
@@ -70,7 +76,15 @@ def rules_of(words: Mapping[str, str]) -> RunRules:
         group_max_bytes=int(words.get("group_max_bytes", GROUP_MAX_BYTES)),
         group_max_tokens=int(words.get("group_max_tokens", GROUP_MAX_BYTES // 8)),
         longest_first=words.get("longest_first") == "1",
+        curriculum=_curriculum_of(words.get("curriculum", "off")),
+        curriculum_window=int(words.get("curriculum_window", 0)),
+        reward_failure=float(words.get("reward_failure", 0)),
+        reward_success=float(words.get("reward_success", 1)),
     )
+
+
+def _curriculum_of(word: str) -> Curriculum:
+    return "mopps" if word == "mopps" else "dopr" if word == "dopr" else "off"
 
 
 def published_of(words: Mapping[str, str]) -> Published | None:
@@ -145,6 +159,12 @@ def drained_of(reply: Sequence[Any], groups: tuple[Group, ...], malformed: int) 
     return Drained(groups, seats, late, abandoned, malformed, ready, in_flight, outside, bool(exhausted))
 
 
+def record_of(entry: bytes, words: Mapping[bytes, bytes]) -> UpdateRecord:
+    lineage, number = text(entry).split("-")
+    task, release = text(words[b"task"]), text(words[b"release"])
+    return UpdateRecord(Version(int(lineage), int(number)), release, task, words[b"line"])
+
+
 def submission_status_of(name: str, words: Mapping[str, str], chunks: Mapping[bytes, bytes]) -> SubmissionStatus:
     waiting, failed = [], []
     for number, mark in sorted(chunks.items(), key=lambda item: int(item[0])):
@@ -174,6 +194,7 @@ def heartbeat_words(heartbeat: Heartbeat) -> list[str | float]:
         "pause_ms", round(heartbeat.pause_ms, 1),
         "store_bytes", heartbeat.store_bytes,
         "peer_bytes", heartbeat.peer_bytes,
+        *(("release", heartbeat.release) if heartbeat.release else ()),
         *(("published_ms", heartbeat.published_ms) if heartbeat.published_ms else ()),
     ]  # fmt: skip
 
@@ -195,6 +216,7 @@ def heartbeat_of(words: Mapping[str, str]) -> Heartbeat:
         store_bytes=int(words.get("store_bytes", 0)),
         peer_bytes=int(words.get("peer_bytes", 0)),
         arrived_ms=int(words.get("arrived_ms", -1)),
+        release=words.get("release", ""),
     )
 
 

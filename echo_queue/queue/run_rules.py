@@ -17,6 +17,10 @@ SETTINGS = {
     "group_max_bytes": "queue.group_max_bytes",
     "group_max_tokens": "rollout.group_size * model.max_new_tokens",
     "longest_first": "queue.longest_first",
+    "curriculum": "selection.curriculum",
+    "curriculum_window": "selection.curriculum_window",
+    "reward_failure": "selection.reward_failure",
+    "reward_success": "selection.reward_success",
 }
 """The setting that each rule comes from; one of milliseconds is in seconds there."""
 

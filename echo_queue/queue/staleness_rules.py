@@ -27,6 +27,24 @@ def min_pv(v: int, untrained: int, batch: int, s: int) -> int:
     return max(0, due(v, untrained, batch) - s)
 
 
+def within_bound(oldest: int, published: int | None) -> bool:
+    """Returns whether a group may be admitted: the oldest version that may generate it is published already."""
+    return published is not None and oldest <= published
+
+
+def within_window(untrained: int, batch: int, window: float) -> bool:
+    """Returns whether the pace allows another group beside `untrained` ones: n < w·B."""
+    return untrained < window * batch
+
+
+def needed(v: int, min_pv: int, published: int, s: int) -> int:
+    """Returns the oldest version that may generate a group which is leased now.
+
+    Weights older than v − S are too late by now; newer ones than published cannot be had.
+    """
+    return min(published, max(min_pv, v - s))
+
+
 def admissible(v: int, oldest: int, s: int) -> bool:
     """Returns whether a group whose oldest token is of version `oldest` may be trained by the update after `v`."""
     return v - oldest <= s

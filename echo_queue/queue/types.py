@@ -10,6 +10,7 @@ from enum import IntEnum, StrEnum
 from typing import Literal
 
 from echo_queue.config import Config
+from echo_queue.queue.curriculum import Curriculum
 from echo_queue.records import Group, PartialGroup, Published, Task, Version
 from echo_queue.records.group_codec import GROUP_MAX_BYTES
 
@@ -25,6 +26,8 @@ class RunRules:
     `s`: staleness bound in updates. `batch`: B, groups per update. `kappa`: updates per publication (shown, not used
     by the queue). `pace`: keep n ≤ w·B; if off, only the bound holds. `longest_first`: of the prompts admitted at once,
     those with the longest expected groups are leased first. `group_max_tokens`: the limit for all samples together.
+    `curriculum`: which prompt of at most `curriculum_window` candidates of a set is admitted next; a mean reward counts
+    as no success at `reward_failure` and as full success at `reward_success`.
     """
 
     s: int
@@ -38,6 +41,10 @@ class RunRules:
     group_max_bytes: int = GROUP_MAX_BYTES
     group_max_tokens: int = GROUP_MAX_BYTES // 8
     longest_first: bool = True
+    curriculum: Curriculum = "off"
+    curriculum_window: int = 4096
+    reward_failure: float = 0.0
+    reward_success: float = 1.0
 
     @classmethod
     def of(cls, config: Config) -> "RunRules":
@@ -54,6 +61,10 @@ class RunRules:
             group_max_bytes=config.queue.group_max_bytes,
             group_max_tokens=config.rollout.group_size * config.model.max_new_tokens,
             longest_first=config.queue.longest_first,
+            curriculum=config.selection.curriculum,
+            curriculum_window=config.selection.curriculum_window,
+            reward_failure=config.selection.reward_failure,
+            reward_success=config.selection.reward_success,
         )
 
 
@@ -106,6 +117,16 @@ class FailedChunk:
     number: int
     first: int
     count: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class FailedSet:
+    """A set of which `failed` of its `chunks` chunks cannot be read, and the reason of the first of them."""
+
+    name: str
+    chunks: int
+    failed: int
     reason: str
 
 
@@ -322,6 +343,8 @@ class Heartbeat:
     """Weight bytes read from peers since the worker started."""
     arrived_ms: int = -1
     """The time from the publication of the weights until the worker served them; −1: unknown. The queue measures it."""
+    release: str = ""
+    """The worker's release of this project; empty if it is not known."""
 
 
 @dataclass(frozen=True)
@@ -406,6 +429,20 @@ class Status:
     """The time since the learner's housekeeper swept last; −1 if it never did."""
     counts: dict[str, int]
     workers: tuple[WorkerStatus, ...]
+
+
+@dataclass(frozen=True)
+class UpdateRecord:
+    """What an update reported about itself.
+
+    `version`: the version that it made; `release`: the learner's release of this project; `task`: one of the tasks that
+    it trained; `line`: its metrics as JSON, without the ids of its tasks.
+    """
+
+    version: Version
+    release: str
+    task: str
+    line: bytes
 
 
 @dataclass(frozen=True)

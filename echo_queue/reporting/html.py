@@ -1,6 +1,6 @@
 """`report.html`: the results of a run on one self-contained page, light or dark.
 
-The page is built from `metrics.jsonl` and the configuration alone, so it can be made again at any time. Whether the
+The page is built from the updates and the configuration alone, so it can be made again at any time. Whether the
 identity holds is known to the queue only, and shown if the caller passes it.
 """
 
@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import orjson
 
+from echo_queue import __version__
 from echo_queue.config import Config
 from echo_queue.reporting import metrics
 from echo_queue.reporting.metrics import Summary, UpdateMetrics
@@ -29,14 +30,16 @@ class Tile:
     mood: Literal["", "good", "bad"] = ""
 
 
-def write(config: Config, *, identity: bool | None = None, dead: int | None = None) -> Path:
+def write(
+    config: Config, updates: Sequence[UpdateMetrics], *, identity: bool | None = None, dead: int | None = None
+) -> Path:
     """Writes `report.html` into the run's directory, and returns its path.
 
     `identity`: whether it holds, `dead`: how many prompts died, as far as they are known; else the number of dead
     prompts is that of the last update.
     """
     path = config.run.dir / "report.html"
-    updates = metrics.read(config.run.dir / "metrics.jsonl")
+    path.parent.mkdir(parents=True, exist_ok=True)
     if dead is None and updates:
         dead = updates[-1].depths.get("dead")
     page = build(config, updates, identity=identity, dead=dead, scores=held_out(config.run.dir))
@@ -68,7 +71,7 @@ def build(
         tiles="".join(_tile(tile) for tile in tiles(config, summary, identity=identity, dead=dead, scores=scores)),
         plots="".join(_plots(config, updates, summary)) if updates else "<p>No update was trained.</p>",
         settings="".join(_settings(config.model_dump(mode="json"))),
-        footer="echo-queue · all figures are from metrics.jsonl beside this page",
+        footer=f"echo-queue {__version__} · all figures are those that the learner recorded",
     )
 
 
@@ -77,6 +80,9 @@ def tiles(
 ) -> Iterator[Tile]:
     """Yields the figures at the top of the page."""
     s = config.staleness.s
+    if not summary.updates:
+        yield from _queue_tiles(identity, dead)
+        return
     yield Tile(f"{summary.reward_first:.2f} → {summary.reward_last:.2f}", "reward, first and last updates")
     if {"base", "model"} <= scores.keys():
         yield Tile(f"{scores['base']:.2f} → {scores['model']:.2f}", "held-out score, base and final", "good")
@@ -89,6 +95,10 @@ def tiles(
     lags = f"mean lag of groups; of tokens {summary.token_lag:.2f}; largest {summary.max_lag}, bound {s}"
     yield Tile(f"{summary.mean_lag:.2f}", lags, "good" if kept else "bad")
     yield Tile(f"{summary.sent_back_share:.1%}", f"sent back as late ({summary.sent_back:,} groups)")
+    yield from _queue_tiles(identity, dead)
+
+
+def _queue_tiles(identity: bool | None, dead: int | None) -> Iterator[Tile]:
     if dead:
         yield Tile(f"{dead:,}", "prompts died and are not in the model", "bad")
     if identity is not None:

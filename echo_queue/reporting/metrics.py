@@ -1,12 +1,12 @@
 """The metrics of a run: one JSON object per line in `metrics.jsonl`, appended by the learner.
 
 The learner writes one line per update, whole, and lines survive a restart. After a fork the reader keeps, for each
-version, the line of the highest lineage.
+version, the line of the highest lineage. What others than the learner's machine read is in Redis (`run_record.py`).
 """
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import takewhile
 from pathlib import Path
 from statistics import fmean
@@ -68,6 +68,10 @@ class UpdateMetrics:
     """Number of groups with tokens of several versions."""
     pause_s: float = 0.0
     """Longest pause of a living worker's engine to load its version."""
+    reused_lags: dict[str, int] = field(default_factory=dict)
+    """Number of groups of earlier updates that this one trained again, at each lag. No other figure counts them."""
+    kappa: int = 0
+    """κ: the number of updates per publication, also where the learner chooses it. 0: an older learner did not say."""
 
 
 RECORDS = TypeAdapter(UpdateMetrics)
@@ -83,8 +87,13 @@ class MetricsLog:
         self._file = path.open("ab", buffering=0)
 
     def write(self, metrics: UpdateMetrics) -> None:
-        line = orjson.dumps(asdict(metrics), option=orjson.OPT_APPEND_NEWLINE)
+        line = line_of(metrics) + b"\n"
         failpoints.step("write metrics", lambda: self._file.write(line), metrics)
+
+
+def line_of(metrics: UpdateMetrics) -> bytes:
+    """Returns the line that records an update, without its end."""
+    return orjson.dumps(asdict(metrics))
 
 
 def update_of(line: bytes) -> UpdateMetrics | None:
@@ -96,36 +105,24 @@ def update_of(line: bytes) -> UpdateMetrics | None:
     return metrics if all(lag.isdecimal() for lag in metrics.lags) else None
 
 
-class MetricsReader:
-    """Follows a log that is being written: each `read` reads only the lines appended since the one before."""
+class SurvivingUpdates:
+    """The updates of the surviving history, of all that were made."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._offset = 0
+    def __init__(self) -> None:
         self._surviving: list[UpdateMetrics] = []
-        """The updates of the surviving history. Versions ascend, and lineages never descend."""
+        """Versions ascend, and lineages never descend."""
         self._answer: Sequence[UpdateMetrics] = ()
 
-    def read(self) -> Sequence[UpdateMetrics]:
-        """Returns the updates of the surviving history, by version, without torn lines.
+    def with_these(self, updates: Sequence[UpdateMetrics]) -> Sequence[UpdateMetrics]:
+        """Adds updates, in the order in which they were made, and returns the surviving ones, by version.
 
-        The answer is the same object as the one before if nothing was appended since.
+        The answer is the same object as the one before if there are none to add.
         """
-        found = [metrics for line in self._appended() if (metrics := update_of(line))]
-        for metrics in found:
+        for metrics in updates:
             self._keep(metrics)
-        if found:
+        if updates:
             self._answer = tuple(self._surviving)
         return self._answer
-
-    def _appended(self) -> list[bytes]:
-        if not self._path.exists():
-            return []
-        with self._path.open("rb") as file:
-            file.seek(self._offset)
-            whole, newline, _ = file.read().rpartition(b"\n")
-        self._offset += len(whole) + len(newline)
-        return whole.splitlines()
 
     def _keep(self, metrics: UpdateMetrics) -> None:
         """Adds an update, which abandons those that were made before it from its version on.
@@ -138,6 +135,31 @@ class MetricsReader:
         while surviving and surviving[-1].version >= metrics.version:
             surviving.pop()
         surviving.append(metrics)
+
+
+class MetricsReader:
+    """Follows a log that is being written: each `read` reads only the lines appended since the one before."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._updates = SurvivingUpdates()
+
+    def read(self) -> Sequence[UpdateMetrics]:
+        """Returns the updates of the surviving history, by version, without torn lines.
+
+        The answer is the same object as the one before if nothing was appended since.
+        """
+        return self._updates.with_these([metrics for line in self._appended() if (metrics := update_of(line))])
+
+    def _appended(self) -> list[bytes]:
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._offset += len(whole) + len(newline)
+        return whole.splitlines()
 
 
 def read(path: Path) -> Sequence[UpdateMetrics]:
@@ -176,6 +198,8 @@ class Summary:
     store_bytes: int
     peer_bytes: int
     """Weight bytes that the last workers read from the store and from peers."""
+    kappa: int
+    """The number of updates per publication, at last; 0: not known."""
     flat_updates: int
     """The number of the last updates, in a row, in which the samples of every prompt had equal rewards."""
 
@@ -231,6 +255,7 @@ def summarise(updates: Sequence[UpdateMetrics]) -> Summary:
         delta_bytes=sum(update.delta_bytes for update in ends),
         store_bytes=ends[-1].store_bytes if ends else 0,
         peer_bytes=ends[-1].peer_bytes if ends else 0,
+        kappa=updates[-1].kappa if updates else 0,
         flat_updates=sum(1 for _ in takewhile(_is_flat, reversed(updates))),
     )
 

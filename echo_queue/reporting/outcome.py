@@ -3,6 +3,7 @@
 It tells the next `run` that nothing is left to do, and answers those who ask once the embedded services are gone.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,16 +15,18 @@ from echo_queue import failpoints
 from echo_queue.atomic_file import write_atomically
 from echo_queue.config import Config
 from echo_queue.queue import Audit, Status
+from echo_queue.queue.dead_causes import DeadCause
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The queue's last answers. `ended`: when they were given, in UTC."""
+    """The queue's last answers. `ended`: when they were given, in UTC; `dead`: why prompts died."""
 
     ended: datetime
     updates: int
     audit: Audit
     status: Status
+    dead: tuple[DeadCause, ...] = ()
 
     @property
     def finished(self) -> bool:
@@ -34,9 +37,9 @@ class Outcome:
 DOCUMENTS = TypeAdapter(Outcome)
 
 
-def write(config: Config, updates: int, audit: Audit, status: Status) -> None:
+def write(config: Config, updates: int, audit: Audit, status: Status, dead: Sequence[DeadCause] = ()) -> None:
     """Keeps the last answers of a run that ends after `updates` updates."""
-    outcome = Outcome(datetime.now(UTC), updates, audit, status)
+    outcome = Outcome(datetime.now(UTC), updates, audit, status, tuple(dead))
     write_atomically(path(config), orjson.dumps(asdict(outcome), default=list), "outcome")
 
 

@@ -10,6 +10,7 @@ import hashlib
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
 from typing import Any, Concatenate, ParamSpec
 
 import matplotlib as mpl
@@ -201,6 +202,32 @@ def policy(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
     axes.plot(x, [update.clip_fraction for update in updates], color=BLUE, linewidth=1.6, label="clipped share")
     axes.set_xlabel("version")
     _legend_above(axes)
+
+
+@plot
+def cost_by_bound(
+    axes: Axes, lines: Mapping[str, Sequence[tuple[int, float]]], levels: Mapping[str, float], s: int
+) -> None:
+    """Plots what an update costs in USD at each bound S, a line for each name, and levels that no bound moves."""
+    styles = ((AMBER, 4.0), (VIOLET, 1.8), (GREEN, 4.0), (BLUE, 1.8))  # a line may lie on the one before it
+    for (name, points), (colour, width) in zip(lines.items(), styles, strict=True):
+        bounds, costs = zip(*points, strict=True) if points else ((), ())
+        axes.plot(bounds, costs, color=colour, linewidth=width, marker="o", markersize=2 + width, label=name)
+    for (name, cost), colour in zip(levels.items(), (RED, INK), strict=False):
+        axes.axhline(cost, color=colour, linewidth=1.4, linestyle=(0, (4, 3)), label=name)
+    axes.axvline(s, color=INK, linewidth=0.8, alpha=0.4)
+    axes.set_xlabel("S, in updates")
+    axes.set_ylabel("USD per update")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=14))
+    axes.set_ylim(bottom=0)
+    axes.legend(ncols=3, loc="lower left", bbox_to_anchor=(-0.02, 1.0), handlelength=1.4, columnspacing=1.4)
+
+
+def standalone(picture: str) -> str:
+    """Returns a picture that needs no page around it: it has the report's colours, light or dark."""
+    page = (files("echo_queue.reporting") / "report.html").read_text(encoding="utf-8")
+    colours = page[page.index(":root") : page.index("* {")]
+    return picture.replace(">", f"><style>{colours}</style>", 1)
 
 
 def _shown(updates: Sequence[UpdateMetrics]) -> Places:

@@ -1,25 +1,29 @@
 """The results that a run leaves for a person: the report, and what it needs."""
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from echo_queue.config import Config
 from echo_queue.errors import ConfigError, Problem
-from echo_queue.reporting import html, metrics, outcome
+from echo_queue.reporting import html
+from echo_queue.reporting.metrics import UpdateMetrics
 
 
-def write(config: Config, *, identity: bool | None = None, dead: int | None = None) -> Path:
-    """Writes the report, and returns its path. Raises `ConfigError` where a package for it is missing."""
+def write(
+    config: Config, updates: Sequence[UpdateMetrics], *, identity: bool | None = None, dead: int | None = None
+) -> Path:
+    """Writes the report, and returns its path. Raises `ConfigError` where a package for it is missing.
+
+    `identity`: whether it holds, `dead`: how many prompts died, as far as they are known.
+    """
     if missing := problem(config):
         raise ConfigError(missing)
     if config.telemetry.tensorboard:
         from echo_queue.reporting import tensorboard
 
-        updates = metrics.read(config.run.dir / "metrics.jsonl")
         tensorboard.write(updates, config.run.dir / "tensorboard")
-    if identity is None and (end := outcome.read(config)):
-        identity, dead = end.audit.ok, end.audit.dead
-    return html.write(config, identity=identity, dead=dead)
+    return html.write(config, updates, identity=identity, dead=dead)
 
 
 def problem(config: Config) -> Problem | None:

@@ -1,21 +1,31 @@
-"""The groups that the learner trained last, kept in the run's directory for people to read.
+"""The groups that the learner trained last, kept for people to read: in the run's directory, and in the object store.
 
-    groups/SLOT: header (JSON), newline, then the groups' bytes (`group_codec`), one after another
+    groups/SLOT in the directory, trained/SLOT in the store: header (JSON), newline, then the groups' bytes
+    (`group_codec`), one after another
 
 - There is one file for each of the last updates, each whole or absent. The newest replaces the oldest, so that they
   never hold more than `telemetry.keep_groups` groups and one update.
+- An update's file is written after it. It is in the store before the checkpoint with its groups is committed; until
+  then the groups are in replay. So whoever may read both finds every group that is kept.
 - No role depends on them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import orjson
 
 from echo_queue.atomic_file import write_atomically
 from echo_queue.config import Config
 from echo_queue.records import Group, Version, group_codec
+from echo_queue.storage.object_store import ObjectStore
+
+FOLDER, PREFIX = "groups", "trained/"
+HEADER_BYTES = 1 << 16
+"""An object is read in pieces of this size until its header is whole."""
 
 
 @dataclass(frozen=True)
@@ -27,49 +37,116 @@ class TrainedGroup:
 
 
 class TrainedGroups:
-    """The files with the groups trained last."""
+    """The files with the groups trained last, which the learner writes. Other threads may call `send` meanwhile."""
 
     def __init__(self, config: Config) -> None:
-        self._folder = config.run.dir / "groups"
+        self._folder = config.run.dir / FOLDER
         self._slots = -(-config.telemetry.keep_groups // config.learner.batch_groups)
+        self._unsent: dict[str, None] = {}
 
     def keep(self, version: Version, groups: Sequence[Group]) -> None:
-        """Keeps the groups of the update that made `version`."""
+        """Keeps the groups of the update that made `version` in a file."""
         if self._slots == 0:
             return
         parts = [group_codec.encode(group) for group in groups]
-        header = {"lineage": version.lineage, "version": version.number, "sizes": [len(part) for part in parts]}
+        header = {
+            "lineage": version.lineage,
+            "version": version.number,
+            "tasks": [group.task for group in groups],
+            "sizes": [len(part) for part in parts],
+        }
         self._folder.mkdir(parents=True, exist_ok=True)
-        slot = self._folder / f"{version.number % self._slots:04d}"
-        write_atomically(slot, b"\n".join([orjson.dumps(header), b"".join(parts)]), "groups")
+        slot = f"{version.number % self._slots:04d}"
+        write_atomically(self._folder / slot, b"\n".join([orjson.dumps(header), b"".join(parts)]), "groups")
+        self._unsent[slot] = None
 
-    def find(self, task: str | None = None) -> TrainedGroup | None:
-        """Returns the newest group of `task`, or without a task a group of the newest update; None if there is none.
+    def send(self, store: ObjectStore) -> None:
+        """Stores what was kept since the last call, at most all that is kept. Raises `ServiceError`."""
+        for slot in tuple(self._unsent):
+            del self._unsent[slot]  # before the file is read: if an update replaces it meanwhile, it is sent again
+            store.put(PREFIX + slot, (self._folder / slot).read_bytes())
 
-        Raises `CodecError` for a damaged file.
-        """
-        updates = [_Update.open(path) for path in self._folder.glob("[0-9]" * 4)]
-        for update in sorted(updates, key=lambda update: update.version, reverse=True):
-            for group in update.groups():
-                if task in (None, group.task):
-                    return TrainedGroup(group, update.version)
-        return None
+
+def in_directory(config: Config, task: str | None = None) -> TrainedGroup | None:
+    """Returns the newest group of `task`, or without a task a group of the newest update; None if there is none.
+
+    Raises `CodecError` for a damaged file.
+    """
+    return _find([_File(path) for path in (config.run.dir / FOLDER).glob("[0-9]" * 4)], task)
+
+
+def in_store(store: ObjectStore, task: str | None = None) -> TrainedGroup | None:
+    """Returns the same as `in_directory`, of the groups in the store. Raises `ServiceError`, and `CodecError`."""
+    return _find([_Object(store, found.key) for found in store.list(PREFIX)], task)
+
+
+class _Source(Protocol):
+    """The place where the groups of one update lie. An update that comes later may replace them at any time."""
+
+    def head(self) -> bytes: ...
+    def whole(self) -> bytes: ...
 
 
 @dataclass(frozen=True)
-class _Update:
+class _File:
+    path: Path
+
+    def head(self) -> bytes:
+        with self.path.open("rb") as file:
+            return file.readline()
+
+    def whole(self) -> bytes:
+        return self.path.read_bytes()
+
+
+@dataclass(frozen=True)
+class _Object:
+    store: ObjectStore
+    key: str
+
+    def head(self) -> bytes:
+        found = b""
+        for piece in self.store.stream(self.key, piece_bytes=HEADER_BYTES):
+            found += piece
+            if b"\n" in piece:
+                break
+        return found
+
+    def whole(self) -> bytes:
+        return self.store.get(self.key)
+
+
+class _Header(NamedTuple):
+    """The groups of one update: their tasks, and the sizes of their bytes, in the same order."""
+
     version: Version
+    tasks: Sequence[str]
     sizes: Sequence[int]
-    data: bytes
 
     @classmethod
-    def open(cls, path: Path) -> "_Update":
-        header, _, data = path.read_bytes().partition(b"\n")
-        fields = orjson.loads(header)
-        return cls(Version(fields["lineage"], fields["version"]), fields["sizes"], data)
+    def of(cls, head: bytes) -> "_Header":
+        fields = orjson.loads(head.partition(b"\n")[0])
+        # A release before this one named no tasks.
+        return cls(Version(fields["lineage"], fields["version"]), fields.get("tasks", ()), fields["sizes"])
 
-    def groups(self) -> Iterator[Group]:
-        start = 0
-        for size in self.sizes:
-            yield group_codec.decode(self.data[start : start + size])
-            start += size
+
+def _find(sources: Sequence[_Source], task: str | None) -> TrainedGroup | None:
+    updates = ((_Header.of(source.head()).version, source) for source in sources)
+    for _, source in sorted(updates, key=itemgetter(0), reverse=True):
+        if found := _in_update(source, task):
+            return found
+    return None
+
+
+def _in_update(source: _Source, task: str | None) -> TrainedGroup | None:
+    tasks = _Header.of(source.head()).tasks
+    if not tasks or task not in (None, *tasks):
+        return None
+    data = source.whole()
+    version, tasks, sizes = _Header.of(data)
+    start = data.index(b"\n") + 1
+    for name, size in zip(tasks, sizes, strict=True):
+        if task in (None, name):
+            return TrainedGroup(group_codec.decode(data[start : start + size]), version)
+        start += size
+    return None

@@ -1,8 +1,10 @@
 """Redis and the object store of a run: embedded or external, connected to by role, checked before any role starts.
 
-`serve` runs the embedded ones in this process; `inspect` reports every problem with either kind.
+`serve` runs the embedded ones in this process, `prepare` makes others ready, and `inspect` reports every problem with
+either kind.
 """
 
+from collections.abc import Iterator
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,13 @@ def serve(config: "Config", stop: Event | None = None) -> None:
     from echo_queue.services.serving import serve
 
     serve(config, stop)
+
+
+def prepare(config: "Config") -> "Iterator[str]":
+    """Makes servers of the user's own ready for the run, and yields what was done."""
+    from echo_queue.services.serving import prepare
+
+    return prepare(config)
 
 
 def inspect(config: "Config") -> "Verdict":

@@ -9,7 +9,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 import redis
@@ -56,15 +56,11 @@ class Services:
                 known = users(self.config.run.name, secrets.redis)
                 server = RedisServer(directory / "redis", self.config.redis.program, known)
                 self._keep("Redis", server, partial(self._ready_redis, server))
-            else:
-                self._install(connect_redis(self.config, "admin"))
             if self.config.store.url == EMBEDDED:
                 store = S3Server(directory / "store", secrets.store)
                 self._keep("object store", store, partial(self._ready_store, store))
-            else:
-                external = connect_store(self.config, "admin")
-                store_check.check(external)
-                _log_put_once(external)
+            for done in prepare(self.config):
+                log.info("%s", done)
         except BaseException:
             self.stop()
             raise
@@ -93,21 +89,57 @@ class Services:
         watched.start()
 
     def _ready_redis(self, server: RedisServer) -> None:
-        self._install(server.client())
+        with server.client() as client:
+            _install(client, self.config)
         announce(services_dir(self.config) / "redis.json", url=server.url, pid=server.pid)
-
-    def _install(self, client: redis.Redis) -> None:
-        with client:
-            admin = Admin(Caller(client, self.config.run.name, READY_S))
-            admin.install()
-            for difference in admin.configure(RunRules.of(self.config)):
-                log.warning("%s", difference)
 
     def _ready_store(self, server: S3Server) -> None:
         store = ObjectStore(server.endpoint(self.config.store.bucket), self.config.run.name, READY_S)
         store.create_bucket()
         address = {"url": server.url, "pid": server.pid, "directory": server.objects}
         announce(services_dir(self.config) / "store.json", **address, put_once=_log_put_once(store))
+
+
+def prepare(config: Config) -> Iterator[str]:
+    """Makes the servers of the configuration that are not embedded ready for the run, which may be done again.
+
+    Yields what was done, and what is left for a person to do. Raises `ServiceError` for a server that is away, refuses
+    user `admin` or its keys, or could lose data.
+    """
+    if config.redis.url != EMBEDDED:
+        with connect_redis(config, "admin") as client:
+            _install(client, config)
+            yield f"Redis at {config.redis.url}: the queue's functions are loaded, and run {config.run.name} is there"
+            yield _users_there(client, config)
+    if config.store.url != EMBEDDED:
+        store = connect_store(config, "admin")
+        store_check.check(store)
+        _log_put_once(store)
+        yield f"object store at {config.store.url}: bucket {config.store.bucket} can be read, written and listed"
+
+
+def _users_there(client: redis.Redis, config: Config) -> str:
+    """Returns which roles have a Redis user, and how those that lack one get it."""
+    if "{role}" not in config.redis.username:
+        who = f"every role is Redis user {config.redis.username or 'default'}"
+        return (
+            f'{who}; with redis.username = "echo-{{role}}" each has its own (`echo-queue redis-users`, docs/rights.md)'
+        )
+    try:
+        known = {name.decode() if isinstance(name, bytes) else name for name in client.acl_users()}
+    except redis.ResponseError as error:
+        return f"Redis does not say which users it has ({error}): compare them with `echo-queue redis-users`"
+    missing = [name for role in ROLES if (name := config.redis.username.replace("{role}", role)) not in known]
+    if missing:
+        return f"Redis has no user {', '.join(missing)}: load the ACL file that `echo-queue redis-users` prints"
+    return "Redis has a user for each role"
+
+
+def _install(client: redis.Redis, config: Config) -> None:
+    admin = Admin(Caller(client, config.run.name, READY_S))
+    admin.install()
+    for difference in admin.configure(RunRules.of(config)):
+        log.warning("%s", difference)
 
 
 class Watched:
@@ -176,6 +208,8 @@ def serve(config: Config, stop: threading.Event | None = None, backoff: RestartB
         set_on_signals(stop)
     services = Services(config, backoff)
     services.start()
+    if EMBEDDED not in (config.redis.url, config.store.url):
+        log.info("both servers are your own, so nothing is served here: `echo-queue prepare` does the same, and ends")
     try:
         with LivenessThread("services", services.trouble):
             while not stop.wait(WATCH_S):

@@ -5,7 +5,7 @@
 - Groups are already validated (`echo_queue.records.validation`): nothing is checked here again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +15,7 @@ import torch
 
 from echo_queue.records import Group, Logprobs, Sample, Tokens
 from learner.losses.advantages import group_advantages
+from learner.selection.signal import teaches
 
 Mask = npt.NDArray[np.bool_]
 
@@ -58,7 +59,7 @@ def prepare(
     prepared, zero_variance_groups = [], 0
     for group in groups:
         rewards = torch.tensor([sample.reward for sample in group.samples], dtype=torch.float32)
-        if equal := bool((rewards == rewards[0]).all()):
+        if equal := not teaches(group):
             zero_variance_groups += 1
             if zero_variance == "skip":
                 continue
@@ -68,8 +69,12 @@ def prepare(
             for sample, a in zip(group.samples, advantages, strict=True)
         )
         prepared.append(PromptSamples(group.prompt, tuple(rows)))
-    tokens = sum(int(row.sampled.sum()) for samples in prepared for row in samples.rows)
-    return Update(tuple(prepared), tokens, zero_variance_groups)
+    return Update(tuple(prepared), trained_tokens(prepared), zero_variance_groups)
+
+
+def trained_tokens(groups: Iterable[PromptSamples]) -> int:
+    """Returns how many tokens of these samples the model drew."""
+    return sum(int(row.sampled.sum()) for samples in groups for row in samples.rows)
 
 
 def _sampled(sample: Sample) -> Mask:

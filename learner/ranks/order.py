@@ -24,6 +24,8 @@ class Order:
     """The version that stands once the groups are trained"""
     groups: tuple[Group, ...] = ()
     """The groups of an update; none: nothing is trained"""
+    reused: tuple[Group, ...] = ()
+    """Groups of earlier updates that it trains again"""
     publish: bool = False
     save: bool = False
     """A checkpoint is begun"""
@@ -44,9 +46,10 @@ def receive(team: Team) -> Order | None:
 
 
 def encode(order: Order) -> bytes:
-    groups = [group_codec.encode(group) for group in order.groups]
+    groups = [group_codec.encode(group) for group in order.groups + order.reused]
     steps = {"publish": order.publish, "save": order.save, "export": order.export}
-    header = orjson.dumps({"version": [*order.version], "sizes": [len(group) for group in groups], **steps})
+    sizes, first = [len(group) for group in groups], len(order.groups)
+    header = orjson.dumps({"version": [*order.version], "sizes": sizes, "first": first, **steps})
     return b"".join([len(header).to_bytes(LENGTH_BYTES, "little"), header, *groups])
 
 
@@ -57,4 +60,5 @@ def decode(data: bytes) -> Order:
     for size in header.pop("sizes"):
         groups.append(group_codec.decode(data[start : start + size]))
         start += size
-    return Order(Version(*header.pop("version")), tuple(groups), **header)
+    first = header.pop("first")
+    return Order(Version(*header.pop("version")), tuple(groups[:first]), tuple(groups[first:]), **header)

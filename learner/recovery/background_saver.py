@@ -55,21 +55,28 @@ class BackgroundThread(threading.Thread):
 
 
 class SaveThread(BackgroundThread):
-    """Saves this rank's part of one checkpoint; rank 0 then completes it, and has it in `saved`."""
+    """Saves this rank's part of one checkpoint; rank 0 then completes it, and has it in `saved`.
 
-    def __init__(self, store: ObjectStore, team: Team, snapshot: Snapshot, deadline_s: float) -> None:
+    `beside`: what else rank 0 stores before that.
+    """
+
+    def __init__(
+        self, store: ObjectStore, team: Team, snapshot: Snapshot, deadline_s: float, beside: Callable[[], object]
+    ) -> None:
         super().__init__("checkpoint", self._save)
         self.name_of_checkpoint = name_of(snapshot.version)
         self.written = False
         """True once this rank's part is stored and reported."""
         self.saved: CheckpointManifest | None = None
         self._store, self._team, self._snapshot, self._deadline_s = store, team, snapshot, deadline_s
+        self._beside = beside
 
     def _save(self) -> None:
         version, pieces, history = self._snapshot
         checkpoint.write(self._store, self._team, version, pieces)
         self.written = True
         if self._team.first:
+            self._beside()
             self.saved = checkpoint.complete(self._store, self._team, version, history, self._deadline_s)
 
 
@@ -77,10 +84,13 @@ class BackgroundSaver:
     """The training loop's thread calls every method.
 
     `deadline_s`: the longest wait for this rank's part of a checkpoint, and then for those of the other ranks.
+    `beside`: what rank 0 stores before each checkpoint counts.
     """
 
-    def __init__(self, store: ObjectStore, team: Team, deadline_s: float) -> None:
-        self._store, self._team, self._deadline_s = store, team, deadline_s
+    def __init__(
+        self, store: ObjectStore, team: Team, deadline_s: float, beside: Callable[[], object] = lambda: None
+    ) -> None:
+        self._store, self._team, self._deadline_s, self._beside = store, team, deadline_s, beside
         self._copies: dict[tuple[str, int], Tensor] = {}
         self._saving: SaveThread | None = None
         self._pruning: BackgroundThread | None = None
@@ -90,7 +100,7 @@ class BackgroundSaver:
         if self._saving is not None:
             raise RuntimeError(f"checkpoint {self._saving.name_of_checkpoint} is still being saved")
         snapshot = Snapshot(version, self._copy(pieces), history)
-        self._saving = SaveThread(self._store, self._team, snapshot, self._deadline_s)
+        self._saving = SaveThread(self._store, self._team, snapshot, self._deadline_s, self._beside)
         self._saving.start()
 
     @property

@@ -3,12 +3,12 @@
 import json
 import subprocess
 import sys
-from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+from echo_queue.cli.documents import StatusDocument
 from echo_queue.cli.output import print_json
 from echo_queue.reporting.metrics import summarise
 from tests.cli.test_view import STATUS, UPDATES
@@ -61,6 +61,8 @@ def test_help_names_every_command(tmp_path: Path) -> None:
         "revive",
         "init-model",
         "estimate",
+        "plan",
+        "simulate",
         "config",
     ):
         assert f" {command} " in done.stdout
@@ -80,11 +82,13 @@ def test_the_version_and_short_help_are_where_people_look_for_them(tmp_path: Pat
 
 
 def test_a_status_can_be_printed_for_scripts(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    print_json({"queue": asdict(STATUS), "training": asdict(summarise(UPDATES))})
+    figures, newest = summarise(UPDATES), UPDATES[-1]
+    print_json(StatusDocument("r", "running", "0.1.0", "", STATUS, figures, figures, newest, (), (), ()))
     document = json.loads(capfdbinary.readouterr().out)
     assert (document["queue"]["learner"], document["queue"]["published"]["version"]) == ("1.40", "1.39")
     assert document["queue"]["workers"][0]["heartbeat"]["version"] == "1.40"
     assert document["training"]["lags"]["0"] > 0
+    assert document["training"]["mean_lag"] == 0.75 and document["update"]["t_bcast_s"] is None, "not measured"
 
 
 @pytest.mark.parametrize("command", ["run", "services", "submit", "worker", "learner", "status", "audit", "init-model"])

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -11,15 +12,19 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from echo_queue.cli.show import _queued
+from echo_queue.cli.show import find
 from echo_queue.cli.transcript import Transcript, TranscriptPart, draw, transcript
 from echo_queue.config import Config
+from echo_queue.connections.secrets import StoreKeys
+from echo_queue.queue import UpdateRecord
 from echo_queue.records import NOTHING, Observed, PartialGroup, PartialSample, Sample, Span, Tokens, Version
 from echo_queue.reporting.trained_groups import TrainedGroups
+from echo_queue.services.s3_server import S3Server
+from echo_queue.storage.object_store import ObjectStore
 from tests.cli.test_commands import block, echo_queue
 from tests.learner.synthetic import group, with_observed
 from tests.queue.clients import Clients
-from tests.queue.queue_harness import QueueHarness, partial_of
+from tests.queue.queue_harness import QueueHarness, group_of, partial_of
 
 TABLE = ["bet", "check", "fold", "<end>", "They call.", "Public card: K.", "Your move?"]
 
@@ -115,16 +120,50 @@ def test_without_a_server_a_group_that_is_not_kept_is_one_clear_error(run: Path)
     assert done.returncode == 2 and "Traceback" not in done.stderr and "→" in done.stderr
 
 
-def test_groups_in_replay_partials_and_the_dead_are_found(queue: Clients) -> None:
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ObjectStore]:
+    server = S3Server(tmp_path / "s3", StoreKeys("SHOWTESTKEY000000000", "s" * 40))
+    server.start()
+    store = ObjectStore(server.endpoint("tests"), "t")
+    store.create_bucket()
+    yield store
+    server.stop()
+
+
+def test_groups_in_replay_partials_and_the_dead_are_found(queue: Clients, store: ObjectStore) -> None:
     harness = QueueHarness(queue)
     made, begun, dead, idle = harness.lease(4)
     harness.complete((made,))
     queue.progress("w1", [PartialGroup(begun.id, 0, (partial_of(0), replace(partial_of(0), finish="stop")))])
     queue.bury(dead.id, "no such column")
-    waits, goes_on, over = (_queued(queue, task.id) for task in (made, begun, dead))
+    waits, goes_on, over = (find(queue, store, task.id) for task in (made, begun, dead))
     assert waits is not None and "not trained yet; made by w1" in waits.where and len(waits.samples) == 2
     assert goes_on is not None and [one.finish for one in goes_on.samples] == [None, "stop"]
     assert over is not None and "no such column" in over.where and over.samples == ()
-    assert _queued(queue, idle.id) is None
-    newest = _queued(queue, None)
+    assert find(queue, store, idle.id) is None
+    newest = find(queue, store, None)
     assert newest is not None and newest.task == made.id
+
+
+def test_a_group_that_the_learner_has_says_so_until_a_checkpoint_holds_it(
+    queue: Clients, store: ObjectStore, tmp_path: Path
+) -> None:
+    harness = QueueHarness(queue)
+    (task,) = harness.lease(1)
+    harness.complete((task,))
+    lineage = queue.resume().lineage
+    queue.drain(lineage, 1)
+    queue.advance(lineage, 1, 1, 2.0)
+    in_hand = find(queue, store, task.id)
+    assert in_hand is not None and "in the learner's hands" in in_hand.where
+    queue.record(lineage, [UpdateRecord(Version(lineage, 1), "0.1.0", task.id, b"{}")])
+    queue.advance(lineage, 1, 1, 2.0)
+    newest = find(queue, store, None)
+    assert newest is not None and newest.where == "trained, in the update that made 1.1; made by w1"
+    kept = TrainedGroups(Config.model_validate({"run": {"name": "t", "dir": tmp_path}}))
+    kept.keep(Version(lineage, 1), [group_of(task, "w1", harness.version)])
+    kept.send(store)
+    queue.commit(lineage, "1/1", [task.id])
+    for asked in (None, task.id):
+        trained = find(queue, store, asked)
+        assert trained is not None and trained.where == newest.where

@@ -11,7 +11,7 @@ from echo_queue.records import Published, Version
 from echo_queue.reporting.metrics import FLAT_UPDATES, summarise
 from tests.synthetic import update
 
-UPDATES = [update(version) for version in range(1, 41)]
+UPDATES = [update(version, kappa=2) for version in range(1, 41)]
 BEAT = Heartbeat(
     "transformers",
     Version(1, 40),
@@ -69,7 +69,7 @@ def drawn(picture: RunView, width: int = 100) -> str:
 
 def test_a_picture_shows_what_one_asks_first() -> None:
     text = drawn(PICTURE)
-    for fact in ("quickstart", "3:07", "1,152", "1,344", "S = 4", "mean 0.75", "40, published 39", "5.1k", "gone"):
+    for fact in ("quickstart", "3:07", "1,152", "1,344", "S = 4", "mean 0.75", "5.1k", "gone"):
         assert fact in text
     assert "worker-1 restarted 2×" in text
     assert "redis-cli -p 4000 --user monitor" in text
@@ -111,7 +111,19 @@ def test_a_version_that_never_arrived_has_no_time() -> None:
 
 @pytest.mark.parametrize("width", [80, 100, 160])
 def test_a_picture_keeps_within_the_terminal(width: int) -> None:
-    assert max(map(len, drawn(PICTURE, width).splitlines())) <= width
+    text = drawn(PICTURE, width)
+    assert max(map(len, text.splitlines())) <= width
+    learner = ("version 40", "published 39, κ = 2", "idle", "update", "tokens/s", "sent back", "window")
+    whole = " ".join(text.split())
+    for row in (*learner, "in hand", "trained", "dead", "queue of 2,560", "lag · S = 4, mean 0.75"):
+        assert row in whole, f"{row} is cut off at {width} columns"
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_the_line_to_copy_is_one_command_in_a_shell(width: int) -> None:
+    command = "REDISCLI_AUTH=$(cat /a/path/of/some/length/services/monitor.password) redis-cli --user monitor -p 46633"
+    told = drawn(replace(PICTURE, redis_cli=command), width).partition("look yourself:\n")[2]
+    assert " ".join(told.replace("\\\n", " ").split()) == command
 
 
 @pytest.mark.parametrize("s", [0, 1, 8, 30])
@@ -125,6 +137,7 @@ def test_a_run_that_has_not_begun_has_a_picture() -> None:
     )
     assert "not trained yet" in drawn(empty)
     assert "redis: away" in drawn(empty)
+    assert "0.00 s" not in drawn(empty) and "0%" not in drawn(empty) and "mean –" in drawn(empty)
     assert view.line(empty).startswith("3:07  training")
 
 

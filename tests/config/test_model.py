@@ -147,6 +147,21 @@ def test_a_schedule_ends_with_the_run_or_by_its_own_number(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
+    ("sections", "refused"),
+    [
+        ('[selection]\nrefill = true\n[learner]\nzero_variance = "keep"', "selection.refill"),
+        ("[selection]\npairs_kept = 0.5\n[rollout]\ngroup_size = 7", "rollout.group_size"),
+        ("[selection]\nshuffle_rounds = 2\n[rollout]\ngroup_size = 7", "rollout.group_size"),
+        ("[selection]\nreuse_groups = 1\n[staleness]\ns = 0", "selection.reuse_groups"),
+        ('[selection]\ncurriculum = "dopr"', "learner.batch_groups"),
+        ("[selection]\nreward_success = 0.0", "selection.reward_success"),
+    ],
+)
+def test_a_selection_that_cannot_be_is_refused(tmp_path: Path, sections: str, refused: str) -> None:
+    assert list(problems(tmp_path, BASE + sections)) == [refused]
+
+
+@pytest.mark.parametrize(
     ("lora", "where"),
     [
         ("rank = -1", "rank"),

@@ -22,6 +22,7 @@ from echo_queue.queue import (
     RunKeys,
     RunRules,
     SubmitterQueue,
+    UpdateRecord,
     WorkerQueue,
     replies,
 )
@@ -119,6 +120,9 @@ class Clients(WorkerQueue, PeerDirectory, SubmitterQueue, Monitor, Admin):  # ty
     def advance(self, lineage: int, version: int, trained: int, window: float) -> int:
         return self._of(lineage).advance(version, trained, window)
 
+    def skip(self, lineage: int, groups: int) -> int:
+        return self._of(lineage).skip(groups)
+
     def commit(self, lineage: int, checkpoint: str, task_ids: Sequence[str]) -> int:
         return self._of(lineage).commit(checkpoint, task_ids)
 
@@ -127,6 +131,10 @@ class Clients(WorkerQueue, PeerDirectory, SubmitterQueue, Monitor, Admin):  # ty
 
     def publish_keys(self, lineage: int, keys: RunKeys) -> None:
         self._of(lineage).publish_keys(keys)
+
+    def record(self, lineage: int, records: Sequence[UpdateRecord]) -> None:
+        """It goes with the next numbered move of this lineage."""
+        self._of(lineage).record(records)
 
     def announce(self, lineage: int, version: Version, route: str, place: int, document: bytes) -> bool:
         return self._of(lineage).announce(version, route, place, document)

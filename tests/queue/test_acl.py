@@ -1,6 +1,7 @@
 """Each role's user can do its part, and nothing that would let it harm another's."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,7 @@ from redis.exceptions import NoPermissionError
 
 from echo_queue.connections.secrets import ROLES, Role
 from echo_queue.errors import Problem, ServiceError
-from echo_queue.queue import Chunk, Heartbeat, Outcome, Peer, PromptSet, RunKeys
+from echo_queue.queue import Chunk, Heartbeat, Outcome, Peer, PromptSet, RunKeys, UpdateRecord
 from echo_queue.queue.acl import rules
 from echo_queue.queue.keys import Keys
 from echo_queue.records import PartialGroup, PromptShard, Published, Version
@@ -119,6 +120,31 @@ def test_every_role_can_do_its_part(queue: Clients, acting: As) -> None:
     acting("admin").install()
 
 
+def test_submitters_admit_and_workers_complete_by_a_curriculum(queue: Clients, acting: As) -> None:
+    submitter, worker, learner = (acting(role) for role in ("submitter", "worker", "learner"))
+    learner.configure(replace(RULES, curriculum="mopps"))
+    version = Version(learner.resume().lineage, 0)
+    learner.publish(version.lineage, Published(version, "manifest", "digest"))
+    assert submitter.declare(PromptSet("a", "source"), [Chunk(0, 0, 20)])
+    assert submitter.submit("a", 0, PromptShard("shard", 0, 20))
+    assert queue.client.zcard(queue.keys.candidates("a"))
+    tasks = worker.lease("w1", version, 2).tasks
+    assert worker.complete("w1", [group_of(task, "w1", version) for task in tasks]) == [Outcome.accepted] * 2
+    assert queue.client.exists(queue.keys.successes("a"))
+    assert learner.drain(version.lineage, 1).groups
+    assert learner.skip(version.lineage, 1) == 1
+
+
+def test_a_learner_records_its_updates_and_a_monitor_reads_them(queue: Clients, acting: As) -> None:
+    QueueHarness(queue)
+    record = UpdateRecord(Version(1, 1), "0.1.0", "a/0/0", b"{}")
+    learner = acting("learner")
+    learner.record(0, [record])
+    learner.advance(0, 0, 0, 1.0)
+    assert acting("monitor").updates() == [acting("monitor").newest_update()] == [record]
+    assert _refused(acting("submitter").updates)
+
+
 def test_a_worker_keeps_continues_and_discards_partials_and_leaves(queue: Clients, acting: As) -> None:
     harness = QueueHarness(queue)
     worker = acting("worker")
@@ -168,6 +194,8 @@ def test_a_worker_cannot_submit_forge_read_others_work_or_publish(queue: Clients
         lambda: worker.client.hset(keys.coming, "route", "mine"),
         lambda: worker.client.delete(keys.coming),
         lambda: worker.publish_keys(0, TRUST),
+        lambda: worker.caller.call("record", 0, "0-9", "mine", "a/0/0", b"{}"),
+        lambda: worker.client.xadd(keys.updates, entry),
         lambda: worker.client.hset(keys.run_keys, "public_key", "mine"),
         lambda: worker.advance(0, 1, 0, 1.0),
         lambda: worker.drain(0, 1),

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from echo_queue.errors import PromptError
 from echo_queue.queue import Chunk, Order, PromptSet, RunRules, staleness_rules
+from echo_queue.queue.staleness_rules import within_bound, within_window
 from echo_queue.records import PromptShard, Version
-from tests.queue.admission_rules import within_bound, within_window
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import RULES, QueueHarness
 

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echo_queue.queue import staleness_rules
+from echo_queue.queue.staleness_rules import within_bound
 from echo_queue.records import Version
-from tests.queue.admission_rules import within_bound
 
 SMALL = st.integers(0, 50)
 

@@ -7,7 +7,6 @@ import pytest
 
 from echo_queue.config import Config
 from echo_queue.reporting import html, plots
-from echo_queue.reporting.metrics import MetricsLog
 from tests.synthetic import START_S, update
 
 
@@ -39,13 +38,11 @@ class Page(HTMLParser):
 def report(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The page of a run of 40 updates whose identity was broken; to draw it takes a while."""
     directory = tmp_path_factory.mktemp("run")
-    log = MetricsLog(directory / "metrics.jsonl")
-    for version in range(1, 41):
-        log.write(update(version))
+    updates = [update(version) for version in range(1, 41)]
     (directory / "held_out.json").write_text(
         '{"figures": [{"model": "a/base", "score": 0.16}, {"model": "a/model", "score": 0.95}]}'
     )
-    return html.write(config(directory), identity=False).read_text(encoding="utf-8")
+    return html.write(config(directory), updates, identity=False).read_text(encoding="utf-8")
 
 
 def test_a_report_needs_nothing_else_and_its_pictures_do_not_mix(report: str) -> None:
@@ -67,7 +64,7 @@ def test_a_report_shows_the_figures_of_the_run(report: str) -> None:
 
 
 def test_a_run_without_an_update_has_a_report(tmp_path: Path) -> None:
-    assert "No update was trained" in html.write(config(tmp_path)).read_text(encoding="utf-8")
+    assert "No update was trained" in html.write(config(tmp_path), []).read_text(encoding="utf-8")
 
 
 def test_the_time_of_a_learner_that_was_down_is_nobodys(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -18,7 +19,7 @@ from echo_queue import services
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_redis, connect_store
 from echo_queue.connections.endpoints import celery_broker_url, redis_endpoint, services_dir
-from echo_queue.connections.secrets import ROLES
+from echo_queue.connections.secrets import ROLES, Role
 from echo_queue.connections.verdict import Verdict
 from echo_queue.errors import ServiceError
 from echo_queue.launch.backoff import RestartBackoff
@@ -218,8 +219,29 @@ def test_what_a_killed_store_had_not_finished_is_gone_after_its_next_start(
 
 def test_embedded_services_that_do_not_run_are_no_problem_for_a_check(config: Config) -> None:
     assert services.inspect(config).refusals == ()
-    with pytest.raises(ServiceError, match="echo-queue services"):
-        connect_redis(config, "worker", deadline_s=0)
+    for connect in (partial(connect_redis, config), partial(connect_store, config)):
+        with pytest.raises(ServiceError, match=r"have not started on this machine .*\n.*services CONFIG.*127\.0\.0\.1"):
+            connect("worker", deadline_s=0)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_whoever_meets_embedded_services_that_have_ended_is_told_what_they_are(
+    config: Config, start: Start, role: Role
+) -> None:
+    start(config).stop()
+    for connect in (partial(connect_redis, config), partial(connect_store, config)):
+        with pytest.raises(ServiceError, match=r"embedded services of this run do not answer: (.|\n)*echo-queue run"):
+            connect(role, deadline_s=0)
+
+
+def test_embedded_services_of_another_machine_are_named_with_it(config: Config, start: Start) -> None:
+    """A run's directory that two machines share: the address in it is 127.0.0.1."""
+    start(config)
+    for name, connect in (("redis", partial(connect_redis, config)), ("store", partial(connect_store, config))):
+        file = services_dir(config) / f"{name}.json"
+        file.write_bytes(orjson.dumps(orjson.loads(file.read_bytes()) | {"host": "another-machine"}))
+        with pytest.raises(ServiceError, match=rf"{name}.url: .* were started on another-machine, and this is"):
+            connect("worker", deadline_s=0)
 
 
 def test_a_disk_too_full_for_the_log_to_say_so_is_the_reason_all_the_same(small_disk: Path) -> None:

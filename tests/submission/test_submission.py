@@ -331,7 +331,7 @@ def test_progress_is_told_from_the_first_row_to_the_last_chunk(harness: Submissi
         pytest.param({"ECHO_QUEUE_CONFIG": "/nowhere.toml"}, "/nowhere.toml: cannot be read", marks=pytest.mark.slow),
         pytest.param(
             {"ECHO_QUEUE_REDIS__URL": "embedded"},
-            "the services of this run have not started",
+            "the embedded services of this run have not started on this machine",
             marks=pytest.mark.slow,
         ),
     ],

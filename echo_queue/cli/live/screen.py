@@ -25,6 +25,7 @@ class Screen:
         self._console = console or Console()
         self._phase = self._role = ""
         self._next = 0.0
+        self._started = time.monotonic()
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
 
     def __enter__(self) -> Self:
@@ -59,4 +60,5 @@ class Screen:
 
     def _picture(self) -> view.RunView:
         detail = self._roles.last_line(self._role) if self._role else ""
-        return self._watcher.picture(self._phase, self._roles.states(), self.redis_cli, detail)
+        elapsed_s = time.monotonic() - self._started
+        return self._watcher.picture(self._phase, self._roles.states(), self.redis_cli, detail, elapsed_s=elapsed_s)

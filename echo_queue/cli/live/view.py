@@ -3,7 +3,8 @@
 All functions are pure functions of a `RunView`; `echo_queue.cli.live.watcher` reads Redis and the metrics.
 """
 
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
@@ -15,10 +16,18 @@ from rich.table import Table
 from rich.text import Text
 
 from echo_queue.launch.supervisor import RoleState
-from echo_queue.queue.types import Status, WorkerStatus
+from echo_queue.queue.dead_causes import DeadCause
+from echo_queue.queue.diagnosis import counted
+from echo_queue.queue.types import FailedSet, Status, WorkerStatus
 from echo_queue.records.validation import CAUSES
 from echo_queue.reporting.metrics import Summary, warning
 
+UNKNOWN = "–"
+"""Stands for what is not known, which is never shown as 0."""
+REASONS = 3
+"""The number of reasons of deaths, and of failed sets, that are shown."""
+COPIED_COLUMNS = 76
+"""The width of lines that are to be copied."""
 BLOCKS = "▁▂▃▄▅▆▇█"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 SILENT_MS = 5_000
@@ -28,11 +37,15 @@ STATE_COLOURS = {"generating": "green", "scoring": "cyan", "fetching": "yellow",
 
 @dataclass(frozen=True)
 class RunView:
-    """The state of a run at one moment. `status` is None while Redis does not answer; `trouble` then says why."""
+    """The state of a run at one moment. `status` is None while Redis does not answer.
+
+    `trouble` says why it does not, and which roles run another release.
+    """
 
     name: str
     phase: str
-    elapsed_s: float
+    elapsed_s: float | None
+    """None: not known."""
     s: int
     summary: Summary
     """The summary of the whole run."""
@@ -47,6 +60,10 @@ class RunView:
     """The last line of the phase's role."""
     held_up: tuple[str, ...] = ()
     """The causes that keep the run from moving (`echo_queue.queue.diagnosis`)."""
+    dead: tuple[DeadCause, ...] = ()
+    """The reasons of which prompts died, the commonest first."""
+    failed: tuple[FailedSet, ...] = ()
+    """The sets of which chunks cannot be read."""
 
 
 def draw(picture: RunView) -> RenderableType:
@@ -55,16 +72,21 @@ def draw(picture: RunView) -> RenderableType:
     if picture.status and picture.status.workers:
         parts.append(_workers(picture.status.workers))
         parts.append(_weights(picture.status.workers, picture.recent.t_bcast_s))
-    parts.append(_roles(picture.roles))
+    parts += [_roles(picture.roles)] if picture.roles else []
     if picture.trouble:
         parts.append(Text(f" {picture.trouble}", style="yellow"))
     parts += [Text(f" {sentence}", style="dim") for sentence in _continued(picture.status)]
     parts += [Text(f" held up: {sentence}", style="yellow") for sentence in picture.held_up]
     parts += [Text(f" {warning(picture.summary)}", style="yellow")] if warning(picture.summary) else []
-    parts += [Text(f" {sentence}", style="red") for sentence in _bad_groups(picture.status)]
+    parts += [Text(f" {sentence}", style="red") for sentence in _losses(picture)]
     if picture.redis_cli:
-        parts.append(Text.assemble((" look yourself:\n ", "dim"), (picture.redis_cli, "cyan"), overflow="fold"))
+        parts.append(Text.assemble((" look yourself:\n ", "dim"), (_to_copy(picture.redis_cli), "cyan")))
     return Group(*parts)
+
+
+def _to_copy(command: str) -> str:
+    """Returns a command line in lines of which a shell makes one again: the terminal breaks none of them."""
+    return " \\\n ".join(textwrap.wrap(command, COPIED_COLUMNS, break_long_words=False, break_on_hyphens=False))
 
 
 def line(picture: RunView) -> str:
@@ -90,7 +112,7 @@ def line(picture: RunView) -> str:
     parts += [f"{name} restarted {count}×" for name, count in deaths.items()]
     held_up = [f"held up: {'; '.join(picture.held_up)}"] if picture.held_up else []
     parts += _continued(status)
-    troubles = [*filter(None, [picture.trouble, warning(picture.summary)]), *held_up, *_bad_groups(status)]
+    troubles = [*filter(None, [picture.trouble, warning(picture.summary)]), *held_up, *_losses(picture)]
     return "  ".join([*parts, *troubles])
 
 
@@ -117,11 +139,22 @@ def short(value: float) -> str:
     return f"{value:.0f}"
 
 
-def clock(seconds: float) -> str:
-    """Formats a duration: `0:42`, `3:07`, `5:02:11`."""
+def clock(seconds: float | None) -> str:
+    """Formats a duration: `0:42`, `3:07`, `5:02:11`; a dash if it is not known."""
+    if seconds is None:
+        return UNKNOWN
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _losses(picture: RunView) -> Iterator[str]:
+    """Yields what the run has lost: bad groups, dead prompts with their commonest reasons, and chunks of sets."""
+    yield from _bad_groups(picture.status)
+    for cause in picture.dead[:REASONS]:
+        yield f"{counted(cause.tasks, 'prompt')} died: {cause.reason}  (for example {cause.example})"
+    for one in picture.failed[:REASONS]:
+        yield f"set {one.name}: {one.failed:,} of {counted(one.chunks, 'chunk')} cannot be read: {one.reason}"
 
 
 def _bad_groups(status: Status | None) -> list[str]:
@@ -152,7 +185,8 @@ def _head(picture: RunView) -> RenderableType:
 
 def _reward(picture: RunView) -> RenderableType:
     if not picture.rewards:
-        return Text("\n reward  not trained yet", style="dim")
+        trained = picture.status.trained if picture.status else 0
+        return Text(f"\n reward  {'not known here' if trained else 'not trained yet'}", style="dim")
     summary = picture.summary
     return Text.assemble(
         "\n reward  ",
@@ -166,7 +200,7 @@ def _panels(picture: RunView) -> RenderableType:
     table = Table.grid(expand=True, padding=0)
     for _ in range(3):
         table.add_column(ratio=1)
-    heights = max(6, picture.s + 1 if picture.s < 8 else 6)
+    heights = max(7, picture.s + 1 if picture.s < 8 else 6)
     panels = (_queue(picture.status), _lags(picture), _learner(picture))
     table.add_row(*(_panel(title, body, heights) for title, body in panels))
     return table
@@ -183,12 +217,12 @@ def _queue(status: Status | None) -> tuple[str, RenderableType]:
         "backlog": status.backlog,
         "tasks": status.tasks + status.retry,
         "ready": status.ready,
-        "at learner": status.drained,
+        "in hand": status.drained,
         "trained": status.trained,
         "dead": status.dead,
     }
-    colours = {"trained": "green", "dead": "red" if status.dead else "dim", "ready": "yellow", "at learner": "yellow"}
-    return f"queue · {status.submitted:,} submitted", _bars(depths, max(status.submitted, 1), colours)
+    colours = {"trained": "green", "dead": "red" if status.dead else "dim", "ready": "yellow", "in hand": "yellow"}
+    return f"queue of {status.submitted:,}", _bars(depths, max(status.submitted, 1), colours)
 
 
 def _bars(counts: Mapping[str, int], whole: int, colours: Mapping[str, str]) -> Table:
@@ -209,8 +243,9 @@ def _lags(picture: RunView) -> tuple[str, RenderableType]:
     table.add_column(justify="right")
     for name, count in _binned(lags, picture.s):
         share = count / total
-        table.add_row(name, Text(bar(share, 12), style="blue"), f"{share:.0%}" if count else Text("–", style="dim"))
-    return f"lag · S = {picture.s}, mean {picture.summary.mean_lag:.2f}", table
+        table.add_row(name, Text(bar(share, 12), style="blue"), f"{share:.0%}" if count else Text(UNKNOWN, style="dim"))
+    mean = f"{picture.summary.mean_lag:.2f}" if picture.summary.updates else UNKNOWN
+    return f"lag · S = {picture.s}, mean {mean}", table
 
 
 def _binned(lags: Mapping[int, int], s: int) -> list[tuple[str, int]]:
@@ -223,18 +258,19 @@ def _binned(lags: Mapping[int, int], s: int) -> list[tuple[str, int]]:
 
 
 def _learner(picture: RunView) -> tuple[str, RenderableType]:
-    recent, status = picture.recent, picture.status
+    recent, status, known = picture.recent, picture.status, picture.recent.updates > 0
     table = Table.grid(padding=(0, 1))
     table.add_column(style="dim")
     table.add_column()
-    published = f", published {status.published.version.number}" if status and status.published else ""
-    table.add_row("version", f"{status.learner.number}{published}" if status else "–")
-    idle = recent.idle_share
-    table.add_row("idle", Text.assemble((bar(idle, 8), "yellow"), f" {idle:.0%}"))
-    table.add_row("update", f"{(recent.busy_s + recent.save_s) / max(recent.updates, 1):.2f} s")
-    table.add_row("tokens/s", short(recent.tokens_per_s))
-    table.add_row("sent back", f"{picture.summary.sent_back_share:.1%}")
-    table.add_row("window", f"{status.window:.1f} updates" if status else "–")
+    published = str(status.published.version.number) if status and status.published else UNKNOWN
+    table.add_row("version", str(status.learner.number) if status else UNKNOWN)
+    table.add_row("published", published + (f", κ = {recent.kappa}" if recent.kappa else ""))
+    idle = Text.assemble((bar(recent.idle_share, 8), "yellow"), f" {recent.idle_share:.0%}")
+    table.add_row("idle", idle if known else UNKNOWN)
+    table.add_row("update", f"{(recent.busy_s + recent.save_s) / recent.updates:.2f} s" if known else UNKNOWN)
+    table.add_row("tokens/s", short(recent.tokens_per_s) if known else UNKNOWN)
+    table.add_row("sent back", f"{picture.summary.sent_back_share:.1%}" if known else UNKNOWN)
+    table.add_row("window", f"{status.window:.1f} updates" if status else UNKNOWN)
     return f"learner · lineage {status.learner.lineage}" if status else "learner", table
 
 
@@ -252,7 +288,7 @@ def _workers(workers: Sequence[WorkerStatus]) -> RenderableType:
 def _worker(worker: WorkerStatus) -> list[str | Text]:
     heartbeat, heard = worker.heartbeat, f"{worker.silent_ms / 1000:.1f} s ago"
     if heartbeat is None:
-        return [worker.name, Text("gone", style="red"), "–", "–", "–", "–", heard]
+        return [worker.name, Text("gone", style="red"), UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, heard]
     state = Text(heartbeat.state, style=STATE_COLOURS.get(heartbeat.state, ""))
     style = "yellow" if worker.silent_ms > SILENT_MS else "dim"
     rates = [short(heartbeat.tokens_per_s), f"{heartbeat.groups_per_s:.1f}", f"{heartbeat.groups:,}"]
@@ -266,7 +302,7 @@ def _weights(workers: Sequence[WorkerStatus], t_bcast_s: float) -> RenderableTyp
         table.add_column(name, justify="left" if name == "worker" else "right")
     heard = [(worker.name, worker.heartbeat) for worker in workers if worker.heartbeat is not None]
     for name, heartbeat in heard:
-        arrived = f"{heartbeat.arrived_ms / 1000:.2f} s" if heartbeat.arrived_ms >= 0 else "–"
+        arrived = f"{heartbeat.arrived_ms / 1000:.2f} s" if heartbeat.arrived_ms >= 0 else UNKNOWN
         table.add_row(
             name, short(heartbeat.store_bytes), short(heartbeat.peer_bytes), arrived, f"{heartbeat.pause_ms:.0f} ms"
         )

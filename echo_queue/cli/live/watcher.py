@@ -1,11 +1,10 @@
-"""Keeps the view of a run up to date, from the read-only user and the metrics file, in a thread of its own.
+"""Keeps the view of a run up to date, as the read-only user, in a thread of its own.
 
 The code that shows the view never waits for Redis, and never fails because Redis is away.
 """
 
 import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -13,12 +12,17 @@ from echo_queue.cli.live.view import RunView
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_redis
 from echo_queue.connections.endpoints import EMBEDDED
-from echo_queue.errors import EchoQueueError, Problem, ServiceError
+from echo_queue.errors import EchoQueueError
 from echo_queue.launch.supervisor import RoleState
-from echo_queue.queue import Caller, Monitor, diagnosis
-from echo_queue.queue.types import Status
+from echo_queue.queue import Caller, Monitor, Payloads, diagnosis
+from echo_queue.queue.dead_causes import LOOKED_AT, DeadCause
+from echo_queue.queue.dead_causes import causes as causes_of
+from echo_queue.queue.diagnosis import NAMED
+from echo_queue.queue.types import FailedSet, Status
 from echo_queue.reporting import outcome
-from echo_queue.reporting.metrics import MetricsReader, Summary, UpdateMetrics, summarise
+from echo_queue.reporting.metrics import Summary, UpdateMetrics, summarise
+from echo_queue.reporting.run_record import RunRecord, skew
+from echo_queue.storage.object_store import ObjectStore
 
 RECENT_UPDATES = 20
 STATUS_DEADLINE_S = 2.0
@@ -41,17 +45,13 @@ class Figures(NamedTuple):
         return cls(summarise(updates), summarise(updates[-RECENT_UPDATES:]), rewards)
 
 
-def monitor(config: Config) -> Monitor:
-    """Returns the run's queue as the read-only user. Raises `ServiceError` where Redis cannot be reached."""
-    try:
-        client = connect_redis(config, "monitor", STATUS_DEADLINE_S)
-    except ServiceError as error:
-        if config.redis.url != EMBEDDED:
-            raise
-        what = f"the embedded services of this run do not answer: {error.problems[0].what}"
-        fix = "`echo-queue run CONFIG` continues the run; `echo-queue services CONFIG` starts the services alone"
-        raise ServiceError(Problem("redis.url", what, fix)) from None
-    return Monitor(Caller(client, config.run.name, STATUS_DEADLINE_S))
+def monitor(config: Config, store: ObjectStore | None = None) -> Monitor:
+    """Returns the run's queue as the read-only user. Raises `ServiceError` where Redis cannot be reached.
+
+    `store`: from which large groups are read.
+    """
+    client = connect_redis(config, "monitor", STATUS_DEADLINE_S)
+    return Monitor(Caller(client, config.run.name, STATUS_DEADLINE_S), Payloads.of(config, store))
 
 
 def last_word(config: Config) -> outcome.Outcome | None:
@@ -74,10 +74,14 @@ class RunWatcher:
         """True once the run has ended together with its embedded services, of which `status` is the last word."""
         self._config = config
         self._period_s = period_s
-        self._metrics = MetricsReader(config.run.dir / "metrics.jsonl")
+        self.dead: tuple[DeadCause, ...] = ()
+        """The reasons of which prompts died, the commonest first."""
+        self.failed: tuple[FailedSet, ...] = ()
+        """The sets of which chunks cannot be read."""
+        self._losses: tuple[int, Mapping[str, int]] = (0, {})
+        self._record = RunRecord(config.run.dir / "metrics.jsonl")
         self._updates: Sequence[UpdateMetrics] = ()
         self._queue: Monitor | None = None
-        self._started = time.monotonic()
         self._over = threading.Event()
         self._stillness = diagnosis.Stillness()
         self._thread = threading.Thread(target=self._watch, name="watcher", daemon=True)
@@ -93,22 +97,46 @@ class RunWatcher:
         self._thread.join(STATUS_DEADLINE_S + 5)
 
     def refresh(self) -> None:
-        """Reads the metrics and the queue now. The watcher's thread calls it, and so may any other."""
-        updates = self._metrics.read()
-        if updates is not self._updates:
-            self._updates, self.figures = updates, Figures.of(updates)
+        """Reads the queue and the updates now. The watcher's thread calls it, and so may any other."""
         try:
             self._queue = self._queue or monitor(self._config)
+            self._read_updates(self._queue)
             self.status, self.trouble = self._queue.status(), ""
+            self._read_losses(self._queue, self.status)
         except EchoQueueError as error:
             self.status, self._queue = None, None
+            self._read_updates(None)
             if end := last_word(self._config):
-                self.status, self.held_up, self.ended = end.status, (), True
+                self.status, self.dead, self.held_up, self.ended = end.status, end.dead, (), True
                 self.trouble = f"as of its end, {end.ended:%Y-%m-%d %H:%M} UTC; its services have ended with it"
                 return
             self.trouble = "" if NOT_BEGUN in str(error) else f"{error.problems[0].where}: {error.problems[0].what}"
         self.still_s = self._stillness.seconds(self.status)
         self.held_up = self._causes()
+
+    def _read_updates(self, queue: Monitor | None) -> None:
+        updates = self._record.read(queue)
+        if updates is not self._updates:
+            self._updates, self.figures = updates, Figures.of(updates)
+
+    def _read_losses(self, queue: Monitor, status: Status) -> None:
+        """Reads the reasons of deaths, and of sets that failed, if there are more or fewer of them than before."""
+        counts = queue.failed_sets()
+        if status.dead != self._losses[0]:
+            self.dead = tuple(causes_of(queue.dead(LOOKED_AT)))
+        if counts != self._losses[1]:
+            found = (queue.submission_status(name) for name in list(counts)[:NAMED])
+            self.failed = tuple(
+                FailedSet(one.name, one.chunks, len(one.failed), one.failed[0].reason)
+                for one in found
+                if one and one.failed
+            )
+        self._losses = status.dead, counts
+
+    @property
+    def skew(self) -> str:
+        """Which roles run another release than this command, as far as it is known; else an empty text."""
+        return skew(self.status, self._record)
 
     def _causes(self) -> tuple[str, ...]:
         if self.still_s < STILL_S:
@@ -118,19 +146,39 @@ class RunWatcher:
         except EchoQueueError:
             return diagnosis.causes(None, self.still_s)
 
-    def picture(self, phase: str, roles: Sequence[RoleState] = (), redis_cli: str = "", detail: str = "") -> RunView:
-        """Returns the view as of the last refresh."""
+    @property
+    def newest(self) -> UpdateMetrics | None:
+        """Returns the last update; None before the first one."""
+        return self._updates[-1] if self._updates else None
+
+    @property
+    def elapsed_s(self) -> float | None:
+        """Returns the time since the first update began, until the last one ended; None before it has."""
+        return self.figures.summary.seconds if self.figures.summary.updates else None
+
+    def picture(
+        self,
+        phase: str,
+        roles: Sequence[RoleState] = (),
+        redis_cli: str = "",
+        detail: str = "",
+        *,
+        elapsed_s: float | None = None,
+    ) -> RunView:
+        """Returns the view as of the last refresh. `elapsed_s`: None stands for that of the updates."""
         return RunView(
             name=self._config.run.name,
             phase=phase,
-            elapsed_s=time.monotonic() - self._started,
-            s=self._config.staleness.s,
+            elapsed_s=self.elapsed_s if elapsed_s is None else elapsed_s,
+            s=self.status.rules.s if self.status else self._config.staleness.s,
             summary=self.figures.summary,
             recent=self.figures.recent,
             rewards=self.figures.rewards,
             status=self.status,
-            trouble=self.trouble,
+            trouble="; ".join(filter(None, [self.trouble, self.skew])),
             held_up=self.held_up,
+            dead=self.dead,
+            failed=self.failed,
             roles=tuple(roles),
             redis_cli=redis_cli,
             detail=detail,

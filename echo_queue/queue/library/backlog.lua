@@ -15,12 +15,17 @@ local function served(set)
   return set.epoch * set.count + set.next
 end
 
+-- Returns the number of prompts that the set's cursor has passed and that are not admitted yet (`curriculum`).
+local function candidates(run, set)
+  return redis.call('ZCARD', run.K['candidates:' .. set.name])
+end
+
 -- Returns the prompts in the backlog, and the prompts that have not been submitted yet (both × epochs).
 local function backlog_left(run)
   local left, missing = redis.call('LLEN', run.K.redo), 0
   for _, name in ipairs(redis.call('ZRANGE', run.K.backlog, 0, -1)) do
     local set = load_set(run, name)
-    left = left + set.count * set.epochs - served(set)
+    left = left + set.count * set.epochs - served(set) + candidates(run, set)
     missing = missing + (set.prompts - set.count) * set.epochs
   end
   return left, missing
@@ -95,7 +100,7 @@ end
 local function save_cursor(run, set)
   if not set.moved then return end
   redis.call('HSET', run.K['set:' .. set.name], 'epoch', set.epoch, 'next', set.next)
-  if set.arrived == set.chunks and served(set) == set.count * set.epochs then
+  if set.arrived == set.chunks and served(set) == set.count * set.epochs and candidates(run, set) == 0 then
     redis.call('ZREM', run.K.backlog, set.name)
   end
 end
@@ -200,19 +205,49 @@ local function look_ahead(run, set, most, settled)
   set.ahead, set.taken = ahead, 0
 end
 
--- Makes the set's next prompt a task. Returns 1, or 0 if a checkpoint holds it, so that it is trained already, or nil if
--- the set has none.
-local function admit_next(run, set, min_pv, settled)
+-- Moves the set's cursor past its next prompt and returns it; nil if the set has none. One that a checkpoint holds is trained
+-- already.
+local function pass_next(run, set, settled)
   if not set.ahead or set.taken == #set.ahead then look_ahead(run, set, settled and AHEAD or 1, settled) end
   local prompt = set.ahead[set.taken + 1]
   if not prompt then return nil end
   set.taken, set.moved = set.taken + 1, true
   set.epoch, set.next = prompt.epoch, prompt.next
-  if prompt.settled then
-    run.passed[#run.passed + 1] = prompt.id
-    return 0
-  end
+  if prompt.settled then run.passed[#run.passed + 1] = prompt.id end
+  return prompt
+end
+
+-- Makes the set's next prompt a task. Returns 1, or 0 if a checkpoint holds it, or nil if the set has none.
+local function admit_next(run, set, min_pv, settled)
+  local prompt = pass_next(run, set, settled)
+  if not prompt then return nil end
+  if prompt.settled then return 0 end
   take_up(run, prompt.id, set.name, prompt.epoch, prompt.index, shard_at(run, set, prompt.at), min_pv)
+  return 1
+end
+
+-- Makes that prompt a task of which the curriculum expects most, among those that the cursor has passed. Returns 1, 0 or nil
+-- as `admit_next`. A curriculum that was turned off has left candidates, which are served first.
+local function admit_chosen(run, set, min_pv, settled)
+  local key, count, passed = run.K['candidates:' .. set.name], candidates(run, set), nil
+  local room = run.curriculum == 'off' and 0 or math.min(curriculum.TAKEN, run.curriculum_window - count)
+  for _ = 1, curriculum.PASSED_MAX do
+    local prompt = room > 0 and pass_next(run, set, settled)
+    if not prompt then break end
+    passed = 0
+    if not prompt.settled then
+      redis.call('ZADD', key, 0, string.format('%d/%d/%d', prompt.epoch, prompt.index, prompt.at))
+      count, room = count + 1, room - 1
+    end
+  end
+  if count == 0 then return passed end
+  local member = curriculum.choose(run, set, count, served(set))
+  local epoch, index, at = member:match('^(%d+)/(%d+)/(%d+)$')
+  local id = set.name .. '/' .. epoch .. '/' .. index
+  redis.call('ZREM', key, member)
+  set.moved = true
+  if settled_before(run, id) then return 0 end
+  take_up(run, id, set.name, tonumber(epoch), tonumber(index), shard_at(run, set, tonumber(at)), min_pv)
   return 1
 end
 
@@ -264,10 +299,11 @@ local function admit(run)
   local K = run.K
   local n = redis.call('XLEN', K.tasks) + redis.call('XLEN', K.retry) + redis.call('XLEN', K.replay) - run.uncommitted
   local admitted, looked, full = 0, 0, false
+  local most = run.curriculum == 'off' and ADMIT_MAX or curriculum.ADMIT_MAX
   local function admit_from(source)
     repeat
       local min_pv = math.max(0, run.v + math.floor(n / run.batch) - run.s)
-      full = min_pv > run.published or (run.pace and n >= run.window * run.batch) or looked == ADMIT_MAX
+      full = min_pv > run.published or (run.pace and n >= run.window * run.batch) or looked == most
       local came = not full and source(min_pv)
       if came then n, admitted, looked = n + came, admitted + came, looked + 1 end
     until not came
@@ -277,7 +313,10 @@ local function admit(run)
   for _, name in ipairs(redis.call('ZRANGE', K.backlog, 0, -1)) do
     if full then break end
     local set = load_set(run, name)
-    admit_from(function(min_pv) return admit_next(run, set, min_pv, settled) end)
+    local chosen = run.curriculum ~= 'off' or candidates(run, set) > 0
+    admit_from(function(min_pv)
+      return chosen and admit_chosen(run, set, min_pv, settled) or admit_next(run, set, min_pv, settled)
+    end)
     save_cursor(run, set)
   end
   count_passed(run)
@@ -286,7 +325,7 @@ local function admit(run)
     count(run, 'admitted', admitted)
     tell(run, 'admitted', admitted)
   end
-  return admitted, looked == ADMIT_MAX
+  return admitted, looked == most
 end
 
 -- Returns whether a list of digests, separated by spaces, has that one.

@@ -190,6 +190,21 @@ local function advance(keys, args)
   return cancelled
 end
 
+-- args: lineage turn groups. The learner has found that so many groups in its hands teach nothing, and takes others into the
+-- same update: they count as trained for bound and pace, so that other prompts are admitted meanwhile. Returns how many
+-- groups count so.
+local function skip(keys, args)
+  local run = open_run(keys)
+  local repeated = run.state.turn == args[2] .. ' skip'
+  take_turn(run, args[1], args[2], 'skip')
+  if not repeated then
+    run.uncommitted = run.uncommitted + tonumber(args[3])
+    redis.call('HSET', run.K.state, 'uncommitted', run.uncommitted)
+    admit(run)
+  end
+  return run.uncommitted
+end
+
 -- Returns the place of an open task as `place_of` does, but not at a worker's word alone: the learner's own account of what it
 -- has in hand is believed, then `open` if the task lies there. Returns nil if it lies at neither.
 local function true_place(run, id)
@@ -269,6 +284,7 @@ local function uncommit(keys, args)
 end
 
 local ANNOUNCED_KEPT = 256
+local RECORDS_KEPT, RECORD_MAX_BYTES = 10000, 16384
 local ANNOUNCED_WAKES_PER_S = 2000
 local DOCUMENT_MAX_BYTES = 65536
 
@@ -318,6 +334,19 @@ local function publish(keys, args)
   tell_workers(run, 'published', lineage .. '.' .. number)
   admit(run)
   return 1
+end
+
+-- args: lineage id release task line. Keeps what an update reported about itself, for people. `id` is the version that it made,
+-- "<lineage>-<number>", by which the records are in order. Returns 1 if it was kept, 0 if it, or a later one, is there.
+local function record(keys, args)
+  local run = open_run(keys)
+  fence(run, args[1])
+  if #args[5] > RECORD_MAX_BYTES then return 0 end
+  local kept = redis.pcall('XADD', run.K.updates, 'MAXLEN', '~', RECORDS_KEPT, args[2], 'release', args[3], 'task', args[4],
+    'line', args[5])
+  if not kept.err then return 1 end
+  if not kept.err:find('equal or smaller', 1, true) then error(kept) end
+  return 0
 end
 
 -- args: lineage public_key token_secret chunk_key.
@@ -432,12 +461,14 @@ register('probe_room', probe_room)
 register('drain', drain, 'allow-oom')
 register('pending', pending, 'allow-oom')
 register('advance', advance, 'allow-oom')
+register('skip', skip, 'allow-oom')
 register('cancel', cancel, 'allow-oom')
 register('commit', commit, 'allow-oom')
 register('uncommit', uncommit, 'allow-oom')
 register('announce', announce)
 register('publish', publish, 'allow-oom')
 register('publish_keys', publish_keys, 'allow-oom')
+register('record', record, 'allow-oom')
 register('resume', resume, 'allow-oom')
 register('bury_bad_group', bury_bad_group, 'allow-oom')
 register('return_unfit', return_unfit, 'allow-oom')

@@ -11,17 +11,17 @@ it moves anything, or recognizes the call by its token. A task's new place is wr
   submitted = backlog + tasks + replay + trained + dead
 
 KEYS
-  state          hash    lineage, v (the learner's version), window (w, batches), uncommitted (groups trained and
-                         not yet committed), declared (number of sets), finished (ms) and reopened
-                         (how often new work came after that); clock_ms (the queue's clock, see `clock_of`) and
-                         swept_ms (Redis' own) at the last reclaim; wanted ("<lineage>.<v> <clock>": since when the
+  state          hash    lineage, v (the learner's version), window (w, batches), uncommitted (groups trained, or
+                         taken into the next update without a gradient, and not yet committed), declared (number of
+                         sets), finished (ms) and reopened (how often new work came after that); clock_ms (the queue's
+                         clock, see `clock_of`) and swept_ms (Redis' own) at the last reclaim; wanted ("<lineage>.<v> <clock>": since when the
                          learner keeps seats for the update after v), enough (ready groups at which the learner, which
                          waits, is told; absent while it does not wait), mended ("<stream> <entry>": `find_leases`),
                          turn ("<n> <move>": the learner's last numbered one), resume_token,
                          committed: the newest checkpoint that `trained` and `settled_ids` agree with, and the number
                          of its ids that do while a commit is between its steps
   rules          hash    those of the newest lineage: s batch kappa lease_ms max_attempts pace late late_deadline_ms group_max_bytes
-                         group_max_tokens longest_first
+                         group_max_tokens longest_first curriculum curriculum_window reward_failure reward_success
   published      hash    lineage number manifest digest ms (when): the newest weights that workers may fetch
   coming         hash    the announced route to the version under way: route (its name), last (place of its newest part),
                          told_ms (when workers last were told), and place -> the signed document of that part, which is
@@ -41,6 +41,9 @@ KEYS
   shards:<name>  zset    "<first> <count> <object>" -> last position it serves: by prompt index if shuffled, else by arrival
   lengths:<name> string  a byte for each prompt: 64 … 255, the length of its last group (`length_byte`); before it has one,
                          1 … 63, its bucket of prompts that were alike at submission; 0: no bucket
+  successes:<name> string two bytes for each prompt: what its groups earned lately (`curriculum.lua`)
+  candidates:<name> zset "<epoch>/<index>/<position>" -> 0: prompts that the cursor has passed and that are not admitted yet;
+                         part of the backlog
   buckets:<name> hash    bucket -> "<groups> <tokens>" of prompts' first groups, lately
   tasks          stream  new tasks;          group workers. Fields: id set epoch index shard first count (its shard),
   retry          stream  tasks that came     attempt (those that failed before) late (how often too old) kept (tokens
@@ -84,6 +87,8 @@ KEYS
   weight_events  stream  what concerns workers' weights: published, resumed, announced; trimmed
   arrivals       stream  what the learner waits for: as many groups are ready as it awaits, or a task was buried; trimmed
   events         stream  events of the run, for people; informational, trimmed
+  updates        stream  "<lineage>-<number>" of each update's version -> release of its learner, task (one of those that it
+                         trained), line (JSON: its metrics without the tasks' ids); informational, the newest 10,000
 
 MOVES (one method each of a role's client in `echo_queue.queue`)
   declare, submit, reject      chunk -> backlog; reject: unreadable chunk         submission.lua
@@ -94,10 +99,12 @@ MOVES (one method each of a role's client in `echo_queue.queue`)
   complete                     tasks | retry | dead, not by hand -> replay        worker.lua
   drain                        within replay; too late: replay -> retry           learner.lua
   advance                      too late in flight: -> retry                       learner.lua
+  skip                         nothing: groups that teach nothing leave the window learner.lua
   resume, cancel               a new lineage; abandoned in flight: -> retry       learner.lua
   commit, uncommit             replay -> trained; trained -> backlog (redo)       learner.lua
   publish_keys                 the keys by which workers trust weights            learner.lua
   announce                     a part of the version under way is stored          learner.lua
+  record                       what an update reports about itself                learner.lua
   publish, pending             the pointer; groups drained before a restart       learner.lua
   bury_bad_group               replay -> dead                                     learner.lua
   return_unfit                 replay -> retry                                    learner.lua
@@ -161,7 +168,7 @@ local function secrets_of(keys, name)
 end
 
 local RULES = { 's', 'batch', 'lease_ms', 'max_attempts', 'pace', 'late', 'late_deadline_ms', 'group_max_bytes',
-  'group_max_tokens', 'longest_first' }
+  'group_max_tokens', 'longest_first', 'curriculum', 'curriculum_window', 'reward_failure', 'reward_success' }
 local STATE = { 'lineage', 'v', 'window', 'uncommitted', 'enough', 'finished', 'reopened',
   'swept_ms', 'clock_ms' }
 
@@ -207,6 +214,10 @@ local function open_run(keys)
     group_max_bytes = tonumber(rules.group_max_bytes),
     group_max_tokens = tonumber(rules.group_max_tokens or (rules.group_max_bytes or 0) / 8),
     longest_first = rules.longest_first == '1',
+    curriculum = rules.curriculum or 'off',
+    curriculum_window = tonumber(rules.curriculum_window or 0),
+    reward_failure = tonumber(rules.reward_failure or 0),
+    reward_success = tonumber(rules.reward_success or 1),
     shards = {},
     buckets = {},
     admitted = {},

@@ -269,6 +269,7 @@ local function complete_one(run, worker, group)
   clear(run, stream, entry, id)
   drop_partial(run, id)
   note_length(run, task, math.min(tonumber(group.tokens), run.group_max_tokens))
+  curriculum.note(run, task, tonumber(group.samples), tonumber(group.reward))
   return 'accepted'
 end
 

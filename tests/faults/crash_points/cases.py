@@ -88,18 +88,21 @@ class LearnerCase(Case):
     """
 
     PROMPTS, PROMPTS_TO_PRUNE = 9, 17
-    OUTGROWN = "set/0/1"
+    OUTGROWN, FLAT = "set/0/1", "set/0/2"
 
     def __enter__(self) -> Self:
         prunes = any(place.startswith("delete weights") for place in self.places)
         self.prompts = self.PROMPTS_TO_PRUNE if prunes else self.PROMPTS
-        self.config = self.harness.config(self.name, weights={"anchor_every": 1} if prunes else {})
+        refills = any(place.startswith("skip") for place in self.places)
+        anchors = {"anchor_every": 1} if prunes else {}
+        self.config = self.harness.config(self.name, weights=anchors, selection={"refill": refills})
         self.queue, self.store = self.harness.queue(self.config), self.harness.store(self.config)
         self.queue.configure(RunRules.of(self.config))
         self.queue.declare(PromptSet("set", "made up"), [Chunk(0, 0, self.prompts)])
         self.queue.submit("set", 0, PromptShard("nowhere", 0, self.prompts))
         outgrown = self.OUTGROWN if "return_unfit" in self.places else ""
-        self.ends.enter_context(InstantWorker(self.queue, spoiled="set/0/0", outgrown=outgrown))
+        flat = self.FLAT if refills else ""
+        self.ends.enter_context(InstantWorker(self.queue, spoiled="set/0/0", outgrown=outgrown, flat=flat))
         return self
 
     def prepare(self, point: str) -> None:

@@ -148,13 +148,14 @@ class OtherRole(threading.Thread, ABC):
 class InstantWorker(OtherRole):
     """A worker that completes what it leases at once. The group of `spoiled` has a token that no model knows.
 
-    By weights of the first lineage, the group of `outgrown` has a sample more than today's group size.
+    By weights of the first lineage, the group of `outgrown` has a sample more than today's group size. The group of
+    `flat` has equal rewards.
     """
 
-    def __init__(self, queue: Clients, spoiled: str = "", outgrown: str = "") -> None:
+    def __init__(self, queue: Clients, spoiled: str = "", outgrown: str = "", flat: str = "") -> None:
         super().__init__("instant")
         self._queue = queue
-        self._spoiled, self._outgrown = spoiled, outgrown
+        self._spoiled, self._outgrown, self._flat = spoiled, outgrown, flat
         self._version = Version(0, 0)
 
     def turn(self) -> bool:
@@ -170,7 +171,7 @@ class InstantWorker(OtherRole):
         tokens = np.array([1, 2, last], np.int32)
         samples = tuple(
             Sample(tokens, np.full(3, -3.0, np.float32), (Span(0, version.number),), reward, "stop")
-            for reward in (0.0, 1.0, *more)
+            for reward in (1.0 if task.id == self._flat else 0.0, 1.0, *more)
         )
         prompt = np.array([3, 4], np.int32)
         return Group(

@@ -103,6 +103,7 @@ KINDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "learner/recovery/state_files.py": {"put": (STATE,)},
     "learner/recovery/state_reader.py": {"read_into": (STATE,)},
     "learner/housekeeper.py": {"list": ("partials",)},
+    "echo_queue/reporting/trained_groups.py": {"put": ("trained",), "list": (), "stream": (), "get": ()},
     "learner/training_loop.py": {"exists": BASE[1:], "upload_folder": BASE},
     "workers/base_model.py": {"download_folder": BASE},
     CONNECT: {"check": ("the bucket",)},

@@ -194,6 +194,7 @@ ATTEMPTS: dict[str, Callable[[Any], Facts]] = {
     "fetch": _places,
     "get replay": _key,
     "advance": _learners,
+    "skip": _learners,
     "commit": _learners,
     "uncommit": _learners,
     "publish": _publish,

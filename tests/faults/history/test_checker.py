@@ -304,6 +304,13 @@ def test_a_lag_beyond_s_is_noticed_whatever_the_record_says() -> None:
     assert kinds(lied) == {"beyond S", "record"}
 
 
+def test_a_group_that_is_trained_again_beyond_s_is_noticed() -> None:
+    good = a_good_run()
+    first, second = good.updates
+    assert not kinds(replace(good, updates=(first, replace(second, reused_lags=[1]))))
+    assert kinds(replace(good, updates=(first, replace(second, reused_lags=[good.s + 1])))) == {"beyond S"}
+
+
 def test_the_oldest_token_counts_not_what_was_handed_out() -> None:
     """The learner was handed a group that claims to be fresh; who made it wrote down that it was not."""
     evidence = changed(

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from echo_queue.errors import Problem
-from echo_queue.queue import Chunk, Heartbeat, Outcome, Peer, PromptSet, RunKeys
+from echo_queue.queue import Chunk, Heartbeat, Outcome, Peer, PromptSet, RunKeys, UpdateRecord
 from echo_queue.records import NOTHING, PartialGroup, PromptShard, Published, Task, Version
 from echo_queue.records.group_codec import CodecError
 from tests.queue.clients import Clients
@@ -70,12 +70,16 @@ def _learn(queue: Clients, spoiled: Clients, meet: Meet, completed: Sequence[str
     left, bad = (task for task in completed if task not in drained)
     assert len(meet(lambda: spoiled.pending(lineage))) == 2
     meet(lambda: [spoiled.learner(lineage).has_room(100) for _ in range(TRIES)])
-    meet(lambda: spoiled.advance(lineage, 1, 2, 8.0))
+    assert meet(lambda: spoiled.skip(lineage, 1)) == 1
+    meet(lambda: spoiled.advance(lineage, 1, 1, 8.0))
     assert meet(lambda: spoiled.announce(lineage, Version(lineage, 1), "0001.00000001/full", 0, b"document"))
     announced = queue.latest_weights().announced
     assert announced and queue.announced_parts(announced, 0) == {0: b"document"}
+    told = UpdateRecord(Version(lineage, 1), "0.1.0", drained[0], b"{}")
+    spoiled.record(lineage, [told])
     meet(lambda: spoiled.publish(lineage, Published(Version(lineage, 1), "manifest", "digest")))
     meet(lambda: spoiled.commit(lineage, "1/1", drained))
+    assert queue.updates() == [told], "it went with the commit"
     known = meet(lambda: spoiled.set_digests(lineage, ["a"]))
     assert known["a"]
     entry = queue.client.hget(queue.keys.open, left).split()[1]  # type: ignore[union-attr]

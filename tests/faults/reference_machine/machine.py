@@ -10,7 +10,7 @@
 import copy
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from itertools import count
 from typing import Any
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from echo_queue.errors import FencedError, SetBackError
-from echo_queue.queue import Chunk, PromptSet, RunRules
+from echo_queue.queue import Chunk, PromptSet, RunRules, UpdateRecord
 from echo_queue.queue.caller import Caller
 from echo_queue.records import BASE, PartialGroup, PromptShard, Published, Task, Version, partial_codec
 from echo_queue.services.redis_server import RedisServer
@@ -76,6 +76,8 @@ class Learner:
     saved: str
     turn: int = 0
     hand: list[str] = field(default_factory=list)
+    skipped: int = 0
+    """The number of groups in hand that it has skipped."""
     trained: list[str] = field(default_factory=list)
     ended: bool = False
 
@@ -115,11 +117,23 @@ class Machine(RuleBasedStateMachine):
     @initialize(
         s=st.integers(0, 2), batch=st.integers(1, 3), pace=st.booleans(), late=st.sampled_from(["requeue", "wait"]),
         shuffled=st.booleans(), epochs=st.integers(1, 2), longest_first=st.booleans(),
+        curriculum=st.sampled_from(["off", "mopps", "dopr"]), window=st.integers(1, 5),
     )  # fmt: skip
     def begin(
-        self, *, s: int, batch: int, pace: bool, late: str, shuffled: bool, epochs: int, longest_first: bool
+        self,
+        *,
+        s: int,
+        batch: int,
+        pace: bool,
+        late: str,
+        shuffled: bool,
+        epochs: int,
+        longest_first: bool,
+        curriculum: str,
+        window: int,
     ) -> None:
         rules: Any = {"late": late, "longest_first": longest_first}
+        rules |= {"curriculum": curriculum, "curriculum_window": window}
         rules = RunRules(s=s, batch=batch, pace=pace, max_attempts=2, **rules)
         self.name = f"machine-{os.getpid()}-{next(_runs)}"
         self.queue, self.run = self._connect(), Reference(rules)
@@ -171,12 +185,15 @@ class Machine(RuleBasedStateMachine):
         one = self.work.pop(which % len(self.work))
         oldest = one.begun(begun)
         length = 3 + 3 * which  # so that the next epoch has something to put in order
+        reward = which % 3 / 4  # the mean of 0 and twice that
         group = group_of(one.task, one.worker, one.version, oldest, length)
+        first, second = group.samples
+        group = replace(group, samples=(first, replace(second, reward=2 * reward)))
         words = one.worker, one.task.id, one.task.attempt, oldest, one.version
         self._both(
             lost,
             lambda: self.queue.complete(one.worker, [group]),
-            lambda: [self.run.complete(*words, tokens=2 * length)],
+            lambda: [self.run.complete(*words, tokens=2 * length, reward=reward)],
         )
 
     @precondition(lambda self: self.work)
@@ -238,12 +255,33 @@ class Machine(RuleBasedStateMachine):
     @move(window=st.sampled_from([1.0, 2.5]), lost=st.booleans(), ghost=st.booleans())
     def update(self, window: float = 2.5, lost: bool = False, ghost: bool = False) -> None:
         me = self._one(ghost)
-        version, size = me.version + 1, len(me.hand)
-        moved = self._turn(me, lost, lambda: me.queue.advance(me.lineage, version, size, window),
-                           lambda: self.run.advance(me.lineage, me.turn + 1, version, size, window))  # fmt: skip
+        version, size = me.version + 1, len(me.hand) - me.skipped
+        told = Version(me.lineage, me.version)
+
+        def advance_and_record() -> int:
+            try:
+                return self.run.advance(me.lineage, me.turn + 1, version, size, window)
+            finally:
+                self.run.record(told)
+
+        me.queue.record(me.lineage, [UpdateRecord(told, "0.1.0", "a/0/0", b"{}")])
+        moved = self._turn(me, lost, lambda: me.queue.advance(me.lineage, version, size, window), advance_and_record)
         if moved is not None:
             assert moved[0] == moved[1]
-            me.version, me.trained, me.hand = version, me.trained + me.hand, []
+            me.version, me.trained, me.hand, me.skipped = version, me.trained + me.hand, [], 0
+
+    @precondition(lambda self: self._alive())
+    @move(lost=st.booleans(), ghost=st.booleans())
+    def skip(self, lost: bool = False, ghost: bool = False) -> None:
+        """Skips a group in hand: other prompts are admitted before its update."""
+        me = self._one(ghost)
+        if me.skipped >= len(me.hand):
+            return
+        moved = self._turn(me, lost, lambda: me.queue.skip(me.lineage, 1),
+                           lambda: self.run.skip(me.lineage, me.turn + 1, 1))  # fmt: skip
+        if moved is not None:
+            assert moved[0] == moved[1]
+            me.skipped += 1
 
     @precondition(lambda self: self._alive())
     @move(lost=st.booleans(), ghost=st.booleans())

@@ -9,8 +9,10 @@ import hashlib
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
-from echo_queue.queue import PromptSet, RunRules, staleness_rules
+from echo_queue.queue import PromptSet, RunRules, curriculum, staleness_rules
+from echo_queue.queue.curriculum import UNSEEN, Seen
 from echo_queue.records import Version
 
 FENCED, SET_BACK = "fenced", "set back"
@@ -81,6 +83,8 @@ class Cursor:
     arrived: list[int] = field(default_factory=list)
     epoch: int = 0
     next: int = 0
+    candidates: list[str] = field(default_factory=list)
+    """Prompts that the cursor has passed and that wait for the curriculum's choice: epoch/index/position, sorted."""
 
     @property
     def whole(self) -> bool:
@@ -92,7 +96,11 @@ class Cursor:
 
     @property
     def left(self) -> int:
-        return self.count * self.rules.epochs - self.epoch * self.count - self.next
+        return self.count * self.rules.epochs - self.passed + len(self.candidates)
+
+    @property
+    def passed(self) -> int:
+        return self.epoch * self.count + self.next
 
     @property
     def missing(self) -> int:
@@ -102,8 +110,8 @@ class Cursor:
     def served(self) -> bool:
         return self.whole and self.left == 0
 
-    def take(self) -> str | None:
-        """The next prompt's task id; None if there is none to serve now."""
+    def take(self) -> tuple[str, str] | None:
+        """The next prompt's task id, and its name as a candidate; None if there is none to serve now."""
         shuffled = self.rules.order == "shuffled"
         if shuffled and not self.whole:
             return None
@@ -114,10 +122,10 @@ class Cursor:
         at = self.next
         self.next += 1
         if shuffled:
-            index = permuted(at, self.count, self.rules.seed, self.epoch)
+            index = at = permuted(at, self.count, self.rules.seed, self.epoch)
         else:
             index = [first + step for first, count in self._arrivals() for step in range(count)][at]
-        return f"{self.rules.name}/{self.epoch}/{index}"
+        return f"{self.rules.name}/{self.epoch}/{index}", f"{self.epoch}/{index}/{at}"
 
     def _arrivals(self) -> Iterator[tuple[int, int]]:
         return (self.chunks[chunk] for chunk in self.arrived)
@@ -153,6 +161,8 @@ class Reference:
     committed: str = ""
     turn: tuple[int, str] = (0, "resume")
     published: Version | None = None
+    records: list[Version] = field(default_factory=list)
+    """The versions that learners have reported on."""
     forks: dict[int, Version] = field(default_factory=dict)
     sets: dict[str, Cursor] = field(default_factory=dict)
     redo: list[str] = field(default_factory=list)
@@ -175,6 +185,8 @@ class Reference:
     """The bucket of each prompt: the prompts that are alike."""
     like: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     """The number of first groups of each bucket of a set, and of their tokens."""
+    successes: dict[tuple[str, str], Seen] = field(default_factory=dict)
+    """What the groups of each prompt (set, index) earned, if there is a curriculum."""
     submitted: int = 0
     trained: int = 0
 
@@ -229,7 +241,7 @@ class Reference:
 
     def _admit(self, published: int) -> None:
         n = len(self.tasks) + len(self.retry) + len(self.replay) - self.uncommitted
-        sources = [lambda: self.redo.pop(0) if self.redo else None, *(cursor.take for cursor in self.backlog)]
+        sources = [self._next_redo, *(partial(self._next, cursor) for cursor in self.backlog)]
         for source in sources:
             while True:
                 min_pv = max(0, self.v + n // self.rules.batch - self.rules.s)
@@ -239,12 +251,46 @@ class Reference:
                 task = source()
                 if task is None:
                     break
-                if task in self.submission_status:
-                    self.submission_status.remove(task)
-                    self.trained += 1
-                else:
+                if task and not self._settled_before(task):
                     self.tasks[task] = Task(task, 0, 0, 0, 0, self.v, min_pv, self.lineage)
                     n += 1
+
+    def _settled_before(self, task: str) -> bool:
+        """A checkpoint holds the task: it counts as trained."""
+        known = task in self.submission_status
+        self.submission_status.discard(task)
+        self.trained += known
+        return known
+
+    def _next_redo(self) -> str | None:
+        return self.redo.pop(0) if self.redo else None
+
+    def _next(self, cursor: Cursor) -> str | None:
+        """The task that the set gives next; "" if it only passed prompts that checkpoints hold."""
+        on = self.rules.curriculum != "off"
+        if not on and not cursor.candidates:
+            taken = cursor.take()
+            return taken and taken[0]
+        passed = None
+        room = min(curriculum.TAKEN, self.rules.curriculum_window - len(cursor.candidates)) if on else 0
+        for _ in range(curriculum.PASSED_MAX):
+            taken = cursor.take() if room > 0 else None
+            if taken is None:
+                break
+            passed = ""
+            if not self._settled_before(taken[0]):
+                cursor.candidates = sorted([*cursor.candidates, taken[1]])
+                room -= 1
+        return self._chosen(cursor) if cursor.candidates else passed
+
+    def _chosen(self, cursor: Cursor) -> str:
+        rules, place = cursor.rules, 0
+        if self.rules.curriculum != "off":
+            seen = [self.successes.get((rules.name, one.split("/")[1]), UNSEEN) for one in cursor.candidates]
+            kind, passed = self.rules.curriculum, cursor.passed
+            place = curriculum.choose(kind, seen, seed=rules.seed, name=rules.name, passed=passed)
+        epoch, index, _ = cursor.candidates.pop(place).split("/")
+        return f"{rules.name}/{epoch}/{index}"
 
     # Workers ----------------------------------------------------------------------------------------------------------
 
@@ -321,7 +367,10 @@ class Reference:
         lease = self.leases[task]
         self.leases[task] = replace(lease, over=RUN_OUT if lease.over is None else lease.over)
 
-    def complete(self, worker: str, task: str, attempt: int, oldest: int, version: Version, *, tokens: int) -> str:
+    def complete(
+        self, worker: str, task: str, attempt: int, oldest: int, version: Version, *, tokens: int, reward: float
+    ) -> str:
+        """`reward`: the mean over the group's two samples."""
         if task in self.replay:
             first = self.replay[task]
             return "accepted" if (first.worker, first.attempt) == (worker, attempt) else "duplicate"
@@ -339,6 +388,8 @@ class Reference:
             groups, sum_ = self.like.get((name, bucket), (0, 0))
             self.like[name, bucket] = groups + 1, sum_ + tokens
         self.lengths[name, index] = measure(tokens)
+        if self.rules.curriculum != "off":
+            self.successes[name, index] = self.successes.get((name, index), UNSEEN).after(2, reward)
         made = replace(self._take(task), lineage=version.lineage)
         self.replay[task] = Scored(made, worker, attempt, oldest, version.number, version.lineage)
         return "accepted"
@@ -388,6 +439,15 @@ class Reference:
         self.admit()
         return cancelled
 
+    def skip(self, lineage: int, turn: int, groups: int) -> int:
+        """Returns how many groups are trained, or skipped, and not committed."""
+        repeated = self.turn == (turn, "skip")
+        self._take_turn(lineage, turn, "skip")
+        if not repeated:
+            self.uncommitted += groups
+            self.admit()
+        return self.uncommitted
+
     def commit(self, lineage: int, turn: int, standing: str, ids: Sequence[str]) -> int:
         self._take_turn(lineage, turn, "commit")
         if self.committed == standing:
@@ -419,6 +479,13 @@ class Reference:
         self.published = version
         self.admit()
         return True
+
+    def record(self, version: Version) -> int:
+        self._fence(version.lineage)
+        if self.records and self.records[-1] >= version:
+            return 0
+        self.records.append(version)
+        return 1
 
     def return_unfit(self, lineage: int, task: str) -> bool:
         self._fence(lineage)

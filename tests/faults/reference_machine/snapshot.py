@@ -3,19 +3,26 @@
 from dataclasses import dataclass, fields
 from typing import Any
 
+from echo_queue.queue.curriculum import UNSEEN
 from echo_queue.records import Version
 from tests.faults.reference_machine.reference import Reference, Task
 from tests.queue.clients import Clients
+
+PROMPTS = 4
+"""The prompts of each set of the machine."""
+SUCCESSES = 2 * PROMPTS
 
 
 @dataclass(frozen=True)
 class Snapshot:
     """Streams are lists in their order; `leases`: task → worker, version and why it is over; `partials`: task
-    → oldest, newest, lineage and tokens; `awaited`: task → version."""
+    → oldest, newest, lineage and tokens; `awaited`: task → version; `candidates` and `successes` by set."""
 
     learner: tuple[int, int, int, str, str]
     published: Version | None
     cursors: list[tuple[str, int, int]]
+    candidates: dict[str, list[str]]
+    successes: dict[str, bytes]
     redo: list[str]
     submission_status: set[str]
     tasks: list[Task]
@@ -31,6 +38,7 @@ class Snapshot:
     failures: set[str]
     submitted: int
     trained: int
+    records: list[Version]
 
     def unlike(self, other: "Snapshot") -> str:
         """Returns the differences, one line for each field."""
@@ -53,11 +61,15 @@ def look(queue: Clients) -> Snapshot:
         pipe.zrange(key, 0, -1, withscores=True)
     pipe.lrange(keys.redo, 0, -1)
     pipe.smembers(keys.settled_ids)
+    pipe.xrange(keys.updates)
     for name in names:
         pipe.hmget(keys.set(name), "epoch", "next")
+        pipe.zrange(keys.candidates(name), 0, -1)
+        pipe.get(keys.successes(name))
     tasks, retry, replay, dead, held, held_again, *rest = pipe.execute()
     state, published, places, failures, stats, partials, *scored = rest[:11]
-    redo, submission_status, *cursors = rest[11:]
+    redo, submission_status, updates, *of_sets = rest[11:]
+    cursors, waiting, earned = of_sets[::3], of_sets[1::3], of_sets[2::3]
     versions, ends, awaited, ready, in_hand = ({word.decode(): int(score) for word, score in row} for row in scored)
     holders = _holders(tasks, held) | _holders(retry, held_again)
     now, told = _words(state), _words(published)
@@ -66,6 +78,8 @@ def look(queue: Clients) -> Snapshot:
                  now.get("committed", "")),
         published=Version(int(told["lineage"]), int(told["number"])) if told else None,
         cursors=[(name, int(epoch), int(at)) for name, (epoch, at) in zip(names, cursors, strict=True)],
+        candidates={name: [one.decode() for one in found] for name, found in zip(names, waiting, strict=True)},
+        successes={name: (found or b"").ljust(SUCCESSES, b"\0") for name, found in zip(names, earned, strict=True)},
         redo=[task.decode() for task in redo],
         submission_status={task.decode() for task in submission_status},
         tasks=[_task(row) for row in tasks],
@@ -86,6 +100,7 @@ def look(queue: Clients) -> Snapshot:
         failures=set(_words(failures)),
         submitted=int(stats.get(b"submitted", 0)),
         trained=int(stats.get(b"trained", 0)),
+        records=[Version(*map(int, entry.split(b"-"))) for entry, _ in updates],
     )  # fmt: skip
 
 
@@ -96,6 +111,8 @@ def expected(run: Reference) -> Snapshot:
         learner=(run.lineage, run.v, run.uncommitted, f"{turn} {move}", run.committed),
         published=run.published,
         cursors=[(one.rules.name, one.epoch, one.next) for one in run.backlog],
+        candidates={one.rules.name: one.candidates for one in run.backlog},
+        successes={one.rules.name: _successes(run, one.rules.name) for one in run.backlog},
         redo=run.redo,
         submission_status=run.submission_status,
         tasks=list(run.tasks.values()),
@@ -111,7 +128,12 @@ def expected(run: Reference) -> Snapshot:
         failures=set(run.failures),
         submitted=run.submitted,
         trained=run.trained,
+        records=run.records,
     )
+
+
+def _successes(run: Reference, name: str) -> bytes:
+    return bytes(byte for index in range(PROMPTS) for byte in run.successes.get((name, str(index)), UNSEEN))
 
 
 def _holders(entries: list[Any], held: list[dict[str, Any]]) -> dict[str, str]:

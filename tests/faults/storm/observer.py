@@ -121,7 +121,8 @@ def updates(run: Path) -> Iterator[Update]:
         with suppress(orjson.JSONDecodeError):
             words = orjson.loads(line)
             lags = {int(lag): count for lag, count in words["lags"].items()}
-            yield Update(words["lineage"], words["version"], tuple(words["trained_ids"]), lags, words["time_s"])
+            reused = [int(lag) for lag in words["reused_lags"]]
+            yield Update(words["lineage"], words["version"], tuple(words["trained_ids"]), lags, words["time_s"], reused)
 
 
 def snapshots(directory: Path) -> Iterator[Snapshot]:

@@ -60,8 +60,15 @@ def in_words(config: Config) -> str:
         f"{config.rollout.mode}, {config.environment.kind}, S = {staleness.s}, κ = {staleness.kappa}, "
         f"B = {config.learner.batch_groups}, {pace}, "
         f"what is late is {'sent back' if staleness.late == 'requeue' else 'waited for'}, "
+        f"{_methods(config)}, "
         f"{'a learner of one process' if config.learner.ranks == 1 else f'{config.learner.ranks} ranks'}"
     )
+
+
+def _methods(config: Config) -> str:
+    """Returns the methods of selection that are on."""
+    changed = config.selection.model_dump(exclude_defaults=True)
+    return " and ".join(f"{name} = {value}" for name, value in changed.items()) or "all is trained in order"
 
 
 def rules(directory: Path, seed: int, ranks: int | None = None) -> dict[str, dict[str, object]]:
@@ -110,4 +117,17 @@ def rules(directory: Path, seed: int, ranks: int | None = None) -> dict[str, dic
             "skips": [2, 4],
             "encrypt": draw.random() < 0.5,
         },
+        "selection": _selection(random.Random(f"selection {seed}"), s),
+    }
+
+
+def _selection(draw: random.Random, s: int) -> dict[str, object]:
+    """Each method by itself or with others; no group is old enough to be trained again at S = 0."""
+    return {
+        "refill": draw.random() < 0.5,
+        "pairs_kept": draw.choice((1.0, 0.5)),
+        "shuffle_rounds": draw.choice((0, 2)),
+        "reuse_groups": draw.choice((0, 32)) if s else 0,
+        "curriculum": draw.choice(("off", "mopps")),
+        "curriculum_window": draw.choice((64, 4096)),
     }

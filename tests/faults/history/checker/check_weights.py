@@ -35,6 +35,10 @@ class Lags:
             if lags != Counter(update.lags):
                 what = f"update {update.lineage}.{update.version} says lags {dict(update.lags)}, history {dict(lags)}"
                 wrong["record", what].extend(update.ids[:1])
+            for lag in update.reused_lags:
+                if not 1 <= lag <= self.evidence.s:
+                    what = f"update {update.lineage}.{update.version} trained groups again at lag {lag}"
+                    wrong["beyond S", what].extend(update.ids[:1])
         for (kind, what), ids in wrong.items():
             yield self.evidence.violation(kind, what, ids)
 

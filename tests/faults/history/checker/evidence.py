@@ -26,6 +26,8 @@ class Update:
     ids: tuple[str, ...]
     lags: Mapping[int, int]
     time_s: float
+    reused_lags: Collection[int] = ()
+    """The lags of groups that it trained a second time."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,146 @@
+"""The fleet file: a learner, what it trains, and the pools of machines that could generate for it.
+
+`echo_queue.capacity.loading` reads it. Sizes and rates are those of one machine or one GPU, as each key says. Weights
+are bfloat16.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from echo_queue.capacity.inputs import NotNegative, Positive, Price, Share, Table, Text, TrafficPrice
+
+Count = Annotated[int, Field(ge=1)]
+Form = Literal["snapshot", "delta"]
+PoolName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,18}[a-z0-9]$")]
+"""Names go into those of machines and workers: infra/terraform/modules/fleet_plan/pools.schema.json."""
+CLOUDS = ("aws", "gcp")
+"""The clouds whose pools Terraform makes. Pools elsewhere are planned alike, and started otherwise."""
+
+
+class Run(Table):
+    """What the learner trains, and the bound."""
+
+    s: Annotated[int, Field(ge=0, le=64)]
+    """S, the staleness bound."""
+    compare_s: tuple[Annotated[int, Field(ge=0, le=64)], ...] = ()
+    """Other bounds to compare with. Left out: the neighbours of `s`."""
+    kappa: Count | Literal["any"] = 1
+    """κ, updates per publication; `any` lets the plan choose."""
+    groups_per_update: Count
+    group_size: Count
+    updates: Count | None = None
+    """Updates of the whole run, if its price is asked."""
+    utilisation: Annotated[float, Field(gt=0, lt=1)] = 0.97
+    """Share of its time for which the learner is to train."""
+    accepted: Share
+    """Share of the generated groups that are fit to train: neither invalid nor filtered out."""
+    progress_s: Annotated[float, Field(gt=0)] | None = 2.0
+    """`rollout.progress_s`. Without it there are no partial rollouts, and an interrupted group starts from scratch."""
+
+
+class SampleLengths(Table):
+    """Lengths of samples, in tokens."""
+
+    mean_tokens: Positive
+    spread: NotNegative
+    """σ of the logarithm of the lengths."""
+    most_tokens: Count
+    """`model.max_new_tokens`, at which samples are cut."""
+
+
+class Learner(Table):
+    """The learner's machine or machines."""
+
+    gpus: Count
+    price: Price
+    """Of all machines of the learner together."""
+    t_train_s: Positive
+    """Seconds of an update."""
+    link_gbit: Positive
+    """The learner's link to the store."""
+
+
+class Weights(Table):
+    """What is published, and how it spreads."""
+
+    parameters: Count
+    """Parameters that are published: the model's, or the adapters'."""
+    change: Share
+    """Share of the values that change between two publications."""
+    form: Form = "delta"
+    peers: bool = True
+    """`weights.transport = "peers"`: a worker fetches from the one before it in its region's chain."""
+    chunk_bytes: Count = 262_144
+    store_gbit: Positive | None = None
+    """What the store gives to all readers together. Left out: each reader gets what its own link takes, as of S3."""
+
+
+class Prices(Table):
+    """What is done about old and unknown prices."""
+
+    oldest_days: Annotated[int, Field(ge=0)] = 14
+    old: Literal["refuse", "mark"] = "refuse"
+    """`mark` plans with old prices, marks them, and leaves pools without a price out."""
+
+
+class Budget(Table):
+    """Limits on money."""
+
+    usd_per_hour: Annotated[float, Field(gt=0)] | None = None
+    """The most that the learner and all pools may cost together."""
+
+
+class Engine(Table):
+    """What generates: GPUs of one kind with one engine."""
+
+    tokens_per_s: Annotated[Mapping[Annotated[int, Field(gt=0)], Positive], Field(min_length=1)]
+    """Mean length of samples → tokens per second of one GPU, with `samples_at_once`."""
+    samples_at_once: Count
+    """Samples in flight on one GPU, at which `tokens_per_s` was found."""
+
+
+class Centralised(Engine):
+    """Generation at the learner's place, on GPUs of its own kind, for comparison."""
+
+    price: Price
+    """Of one such GPU for an hour."""
+    link_gbit: Positive
+
+
+class Pool(Engine):
+    """Like machines in one region. Each GPU has a worker."""
+
+    gpu: Text
+    cloud: Text
+    region: Text
+    instance_types: tuple[str, ...] = ()
+    gpus: Annotated[int, Field(ge=1, le=16)] = 1
+    """GPUs of a machine."""
+    max_machines: Annotated[int, Field(ge=1, le=500)]
+    price: Price | None = None
+    """Of one machine. Left out: unknown."""
+    interruptions_per_hour: NotNegative
+    """Interruptions of one machine in an hour."""
+    boot_s: NotNegative
+    """From the order until the machine generates."""
+    link_gbit: Positive
+    """Rate of a machine's link."""
+    reading: TrafficPrice | None = None
+    """What a byte costs that comes from the store. Left out: nothing, as within a region."""
+
+
+class Fleet(Table):
+    """The whole file."""
+
+    format: Literal[1]
+    name: Text
+    run: Run
+    lengths: SampleLengths
+    learner: Learner
+    weights: Weights
+    pools: Annotated[Mapping[PoolName, Pool], Field(min_length=1)]
+    prices: Prices = Prices()
+    budget: Budget = Budget()
+    centralised: Centralised | None = None

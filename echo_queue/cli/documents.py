@@ -1,0 +1,141 @@
+"""The documents that commands print with `--json`: one class each, from which their JSON Schema is made as well.
+
+`echo-queue schema` prints the schemas, and docs/schema.json holds them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from echo_queue import __version__
+from echo_queue.cli.json_form import SchemaBuilder
+from echo_queue.cli.transcript import Transcript
+from echo_queue.errors import Problem
+from echo_queue.estimate import RunEstimate
+from echo_queue.queue import Audit, FailedSet, Status
+from echo_queue.queue.dead_causes import DeadCause
+from echo_queue.records import Version
+from echo_queue.reporting.metrics import Summary, UpdateMetrics
+from echo_queue.weights.manifest import Part, TensorInfo
+
+Phase = Literal["running", "finished", "ended"]
+
+
+@dataclass(frozen=True)
+class StatusDocument:
+    """`status`. `phase` is "ended" for the last word of a run whose embedded services have ended with it.
+
+    `training`: figures of all updates, `recent`: of the last 20, `update`: of the last one; null before the first one.
+    `skew`: which roles run another release than `release`, that of this command; empty if none is known to. `held_up`:
+    what keeps the run from moving. `dead`: the reasons of which prompts died, the commonest first.
+    """
+
+    run: str
+    phase: Phase
+    release: str
+    skew: str
+    queue: Status
+    training: Summary | None
+    recent: Summary | None
+    update: UpdateMetrics | None
+    held_up: tuple[str, ...]
+    dead: tuple[DeadCause, ...]
+    failed_sets: tuple[FailedSet, ...]
+
+
+@dataclass(frozen=True)
+class GroupDocument:
+    """`show`: a group's samples. `prompt` is null where it is not stored."""
+
+    task: str
+    where: str
+    prompt: str | None
+    samples: tuple[Transcript, ...]
+
+
+@dataclass(frozen=True)
+class CheckDocument:
+    """`config check`. `config`: the values of all keys; null if the file cannot be read."""
+
+    ok: bool
+    problems: tuple[Problem, ...]
+    warnings: tuple[Problem, ...]
+    config: Mapping[str, Any] | None
+    release: str = __version__
+
+
+@dataclass(frozen=True)
+class RouteEntry:
+    """A route to a version: its bytes in the store, and whether it was published with the manifest."""
+
+    bytes: int
+    main: bool
+
+
+@dataclass(frozen=True)
+class VersionEntry:
+    """A version in the store, with its routes by name."""
+
+    version: Version
+    published: bool
+    latest: bool
+    routes: Mapping[str, RouteEntry]
+
+
+@dataclass(frozen=True)
+class BaseDocument:
+    """The version that a route begins at, and the root digest of its tensors."""
+
+    lineage: int
+    number: int
+    root: str
+
+
+@dataclass(frozen=True)
+class RouteDocument:
+    """The parts of a route; `base` is null for one that begins at nothing."""
+
+    base: BaseDocument | None
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class ManifestDocument:
+    """`weights show`: a version's manifest."""
+
+    version: Version
+    format: int
+    kind: str
+    run: str
+    lineage: int
+    number: int
+    tensors: tuple[TensorInfo, ...]
+    aliases: Mapping[str, str]
+    root: str
+    route: RouteDocument
+    piece_bytes: int
+
+
+DOCUMENTS: Mapping[str, Any] = {
+    "status": StatusDocument,
+    "audit": Audit,
+    "show": GroupDocument,
+    "config check": CheckDocument,
+    "estimate": RunEstimate,
+    "weights ls": tuple[VersionEntry, ...],
+    "weights show": ManifestDocument,
+}
+"""The type of each command's document."""
+
+
+def schemas() -> dict[str, Any]:
+    """Returns one JSON Schema: `properties` has that of each command's document, by the command's name."""
+    builder = SchemaBuilder()
+    documents = {command: builder.schema_of(kind) for command, kind in DOCUMENTS.items()}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "The documents that echo-queue prints with --json, by command",
+        "type": "object",
+        "properties": documents,
+        "$defs": dict(sorted(builder.definitions.items())),
+    }

@@ -1,0 +1,23 @@
+"""The command `prepare`: what servers of the user's own need once, before the first role starts."""
+
+import logging
+
+from rich.console import Console
+
+from echo_queue import services
+from echo_queue.config import Config
+from echo_queue.connections.endpoints import EMBEDDED
+from echo_queue.errors import ConfigError, Problem
+
+
+def prepare_servers(config: Config) -> None:
+    """Prepares them, and prints what was done. Raises `ConfigError` if there are none, `ServiceError` as `prepare`."""
+    if config.redis.url == config.store.url == EMBEDDED:
+        what = 'is "embedded", and so is store.url: embedded services need no preparation'
+        raise ConfigError(Problem("redis.url", what, "`echo-queue run CONFIG`, or `echo-queue services CONFIG`"))
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    for done in services.prepare(config):
+        console.print(done)
+    if EMBEDDED in (config.redis.url, config.store.url):
+        console.print("the other server is embedded: `echo-queue services` keeps it, on its own machine")

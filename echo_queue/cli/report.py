@@ -1,0 +1,38 @@
+"""`report`: the results of a run on one page, from what its learner has recorded, on any machine that may look."""
+
+from pathlib import Path
+
+from echo_queue.cli.audit import found_or_last
+from echo_queue.cli.live.watcher import last_word, monitor
+from echo_queue.config import Config
+from echo_queue.errors import Problem, ServiceError
+from echo_queue.queue import Audit, Monitor
+from echo_queue.reporting import results
+from echo_queue.reporting.run_record import RunRecord
+
+
+def write(config: Config) -> Path:
+    """Writes the report and, if the configuration asks for them, TensorBoard files, and returns the report's path.
+
+    Where Redis does not answer, the updates are those of `metrics.jsonl` in the run's directory. Raises `ServiceError`
+    where there are none either.
+    """
+    record = RunRecord(config.run.dir / "metrics.jsonl")
+    try:
+        queue: Monitor | None = monitor(config)
+    except ServiceError as error:
+        queue, away = None, error
+    updates = record.read(queue)
+    if queue is None and not updates and not last_word(config):
+        what = f"there is no metrics.jsonl in {config.run.dir}, and {away.problems[0].what}"
+        raise ServiceError(Problem("report", what, away.problems[0].fix))
+    audit = _audit(config, queue)
+    return results.write(config, updates, identity=audit.ok if audit else None, dead=audit.dead if audit else None)
+
+
+def _audit(config: Config, queue: Monitor | None) -> Audit | None:
+    """Returns what is known of the identity; None if nothing is, as of a run whose keys are not in Redis any more."""
+    try:
+        return found_or_last(config, queue)
+    except ServiceError:
+        return None

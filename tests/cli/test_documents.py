@@ -1,0 +1,77 @@
+"""Every document that `--json` prints is one of the published JSON Schema, with nothing more and nothing less in it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+from typer.testing import CliRunner
+
+from echo_queue.cli.commands import app
+from echo_queue.cli.documents import DOCUMENTS, schemas
+from echo_queue.queue import Chunk, Heartbeat, PromptSet, UpdateRecord
+from echo_queue.records import PromptShard, Version
+from echo_queue.reporting.run_record import record_of
+from tests.cli.test_weights import PublishedRun
+from tests.estimate import MODELS
+from tests.queue.clients import Clients
+from tests.queue.queue_harness import group_of
+from tests.synthetic import update
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "schema.json"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PublishedRun]:
+    """A run with something of everything: a group, a death, a chunk that failed, an update, workers, versions."""
+    run = PublishedRun(tmp_path_factory.mktemp("documents"))
+    queue = Clients.connected_as(run.config, "admin")
+    queue.declare(PromptSet("a", "source"), [Chunk(0, 0, 4), Chunk(1, 4, 4)])
+    queue.submit("a", 0, PromptShard("shard", 0, 4))
+    queue.reject("a", Chunk(1, 4, 4), "line 3 is no JSON")
+    version = Version(1, 9)
+    queue.heartbeat("w1", Heartbeat("engine", version, "generating", published_ms=1, release="0.0.9"))
+    made, dead, *_ = queue.lease("w1", version, 3).tasks
+    queue.complete("w1", [group_of(made, "w1", version)])
+    queue.bury(dead.id, "Traceback\nKeyError: 'answer'")
+    queue.record(1, [record_of(update(1)), UpdateRecord(Version(1, 2), "0.0.9", made.id, b"of another form")])
+    queue.advance(1, 0, 0, 1.0)
+    yield run
+    run.services.stop()
+
+
+def asked(run: PublishedRun, command: str) -> Any:
+    words = [*command.split(), str(run.path), "--json"]
+    words += ["--model-config", str(MODELS / "qwen3-8b.json")] if command == "estimate" else []
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("command", DOCUMENTS)
+def test_what_a_command_prints_is_what_its_schema_says(run: PublishedRun, command: str) -> None:
+    published = schemas()
+    Draft202012Validator.check_schema(published)
+    validator = Draft202012Validator({**published["properties"][command], "$defs": published["$defs"]})
+    printed = asked(run, command)
+    assert [error.message for error in validator.iter_errors(printed)] == []
+    if isinstance(printed, dict):
+        assert list(validator.iter_errors(printed | {"one": "more"})), "nothing else may be in it"
+
+
+def test_a_status_names_deaths_failures_and_skews_and_knows_no_zero_for_what_is_not_known(run: PublishedRun) -> None:
+    found = asked(run, "status")
+    (death,) = found["dead"]
+    assert (death["reason"], death["tasks"]) == ("KeyError: 'answer'", 1)
+    assert found["failed_sets"] == [{"name": "a", "chunks": 2, "failed": 1, "reason": "line 3 is no JSON"}]
+    assert "the learner runs release 0.0.9, w1 runs release 0.0.9" in found["skew"]
+    assert (found["update"]["version"], found["update"]["kappa"], found["training"]["t_bcast_s"]) == (1, None, None)
+    shown = CliRunner().invoke(app, ["status", str(run.path)], catch_exceptions=False).stdout
+    words = " ".join(shown.split())
+    for told in ("1 prompt died: KeyError: 'answer'", "set a: 1 of 2 chunks cannot be read: line 3 is no JSON"):
+        assert told in words
+
+
+def test_the_published_schema_is_that_of_this_code() -> None:
+    assert json.loads(DOCUMENT.read_text(encoding="utf-8")) == json.loads(json.dumps(schemas())), "make docs"

@@ -1,0 +1,70 @@
+"""`echo-queue plan` as its users meet it: a table, a document, files, and one clear error for what is missing."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import TypeAdapter
+
+from echo_queue.capacity import Plan
+from echo_queue.cli.plan import show
+from tests.capacity.fleets import ON, ROOT, SMALL, WORKED
+from tests.cli.test_commands import block
+
+SCHEMA = ROOT / "docs" / "plan.schema.json"
+ADAPTER = TypeAdapter(Plan)
+
+
+def echo_queue(directory: Path, *arguments: object, missing: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    (directory / "fleet.toml").write_text(SMALL, encoding="utf-8")
+    code = block("torch", *missing) + "from echo_queue.cli import main; main()"
+    command = [sys.executable, "-c", code, "plan", "fleet.toml", "--on", str(ON), *map(str, arguments)]
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_scripts_get_a_document_of_the_published_schema(tmp_path: Path) -> None:
+    done = echo_queue(tmp_path, "--json", "--pools", "pools.json")
+    assert (done.returncode, done.stderr) == (0, "")
+    document = json.loads(done.stdout)
+    assert ADAPTER.dump_python(ADAPTER.validate_json(done.stdout), mode="json") == document
+    pools = json.loads((tmp_path / "pools.json").read_text(encoding="utf-8"))["pools"]
+    assert document["chosen"]["machines"] == {"good": pools["good"]["machines"]}
+
+
+def test_the_published_schema_is_that_of_the_code() -> None:
+    assert json.loads(SCHEMA.read_text(encoding="utf-8")) == ADAPTER.json_schema(mode="serialization")
+
+
+@pytest.mark.parametrize(("package", "arguments"), [("scipy", ()), ("matplotlib", ("--plot", "costs.svg"))])
+def test_a_missing_package_is_one_clear_error(tmp_path: Path, package: str, arguments: tuple[str, ...]) -> None:
+    done = echo_queue(tmp_path, *arguments, missing=(package,))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"needs {package}" in done.stderr and "echo-queue[plan]" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_the_plot_is_a_picture_that_needs_no_page(tmp_path: Path) -> None:
+    done = echo_queue(tmp_path, "--plot", "costs.svg")
+    assert done.returncode == 0, done.stderr
+    picture = (tmp_path / "costs.svg").read_text(encoding="utf-8")
+    assert picture.startswith("<svg") and "--blue: #" in picture and "USD per update" in picture
+
+
+@pytest.mark.parametrize("name", WORKED)
+def test_the_worked_fleets_of_the_document_are_recomputed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """docs/capacity.md shows what the command prints, to the last figure, and no line is wider than 80 columns."""
+    show(WORKED[name], ON, as_json=False, pools=None, picture=None)
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80
+    shown = (ROOT / "docs" / "capacity.md").read_text(encoding="utf-8")
+    command = f"$ echo-queue plan configs/fleets/{name}.toml --on {ON}\n"
+    _, _, rest = shown.partition(command)
+    assert trimmed(rest.partition("\n```")[0]) == trimmed(printed)
+
+
+def trimmed(text: str) -> list[str]:
+    """The lines without blanks at their ends."""
+    return [line.rstrip() for line in text.rstrip().splitlines()]
