@@ -107,8 +107,10 @@ def with_trl(config: Config, base: Path, updates: int, threads: int) -> Curve:
 def setting(config: Config, base: Path, updates: int, threads: int) -> dict[str, Any]:
     """Returns the settings of TRL's half: the hyper-parameters of the pipeline's configuration."""
     learner = config.learner.model_dump()
-    shared = ("batch_groups", "lr", "betas", "weight_decay", "grad_clip", "clip_low", "clip_high")
+    shared = ("batch_groups", "lr", "betas", "weight_decay", "grad_clip")
     return {key: learner[key] for key in shared} | {
+        "clip_low": config.learner.correction.clip_low,
+        "clip_high": config.learner.correction.clip_high,
         "model": str(base),
         "output": str(BUILD / "trl"),
         "dataset": config.prompts.source.removeprefix(GENERATED),

@@ -54,9 +54,15 @@ def problems(config: Config, role: For = For.run) -> Iterator[Problem]:
         yield from _packages(config, role)
     function = None
     if role in (For.run, For.worker):
-        function = _function(config)
+        environment = config.environment
+        reference = environment.function if environment.kind in NAMED else ""
+        function = _function("environment.function", reference)
         if isinstance(function, Problem):
             yield function
+    if role in (For.run, For.learner):
+        loss = _function("learner.loss", config.learner.loss)
+        if isinstance(loss, Problem):
+            yield loss
     if role in (For.run, For.submitter):
         yield from _prompts(config, function if isinstance(function, ast.AST) else None)
 
@@ -129,19 +135,21 @@ def _of_worker(config: Config) -> Iterator[tuple[str, str, str]]:
         yield "vllm", "rollout.engine", "vllm"
 
 
-def _function(config: Config) -> ast.AST | Problem | None:
-    """Returns the definition of the environment's function or class; None if its module's text does not tell."""
-    reference = config.environment.function
-    if config.environment.kind not in NAMED or ":" not in reference:
+def _function(where: str, reference: str) -> ast.AST | Problem | None:
+    """Returns the definition of the user's function or class; None if none is named, or the text does not tell.
+
+    `where`: the key that names it, as `module:name`.
+    """
+    if ":" not in reference:
         return None
     module, _, name = reference.partition(":")
     first, *rest = module.split(".")
     spec = PathFinder.find_spec(first, [str(Path.cwd()), *sys.path])
     if spec is None:
         what = f"there is no module {first}, neither in {Path.cwd()} nor among the installed packages"
-        return Problem("environment.function", what, "start the command in the folder of that file, or install it")
+        return Problem(where, what, "start the command in the folder of that file, or install it")
     file = _file(Path(spec.origin or ""), rest)
-    return None if file is None else _definition(file, name)
+    return None if file is None else _definition(where, file, name)
 
 
 def _file(origin: Path, rest: Sequence[str]) -> Path | None:
@@ -150,11 +158,11 @@ def _file(origin: Path, rest: Sequence[str]) -> Path | None:
     return origin if origin.suffix == ".py" and origin.is_file() else None
 
 
-def _definition(file: Path, name: str) -> ast.AST | Problem | None:
+def _definition(where: str, file: Path, name: str) -> ast.AST | Problem | None:
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"))
     except (SyntaxError, UnicodeDecodeError) as error:
-        return Problem("environment.function", f"{file} is not Python: {error}", "fix that line")
+        return Problem(where, f"{file} is not Python: {error}", "fix that line")
     names: dict[str, ast.AST] = {}
     for node in tree.body:
         names |= dict.fromkeys(_names(node), node)
@@ -164,7 +172,7 @@ def _definition(file: Path, name: str) -> ast.AST | Problem | None:
         return None
     near = difflib.get_close_matches(name, names, n=1)
     fix = f"did you mean {near[0]}?" if near else f"define it there, or name one of: {', '.join(sorted(names)) or '-'}"
-    return Problem("environment.function", f"{file.name} defines no {name}", fix)
+    return Problem(where, f"{file.name} defines no {name}", fix)
 
 
 def _names(node: ast.stmt) -> Iterator[str]:
