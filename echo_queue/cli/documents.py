@@ -16,7 +16,6 @@ from echo_queue.queue import Audit, FailedSet, Status
 from echo_queue.queue.dead_causes import DeadCause
 from echo_queue.records import Version
 from echo_queue.reporting.metrics import Summary, UpdateMetrics
-from echo_queue.simulation import Figures, TierName
 from echo_queue.weights.manifest import Part, TensorInfo
 
 Phase = Literal["running", "finished", "ended"]
@@ -117,36 +116,31 @@ class ManifestDocument:
     piece_bytes: int
 
 
-@dataclass(frozen=True)
-class SimulationDocument:
-    """`simulate`: the figures of one simulation for each bound S."""
+def documents() -> Mapping[str, Any]:
+    """Returns the type of each command's document."""
+    from echo_queue.capacity import Plan  # here and below, because a status needs neither
+    from echo_queue.cli.simulate import SimulationDocument
 
-    tier: TierName
-    seed: int
-    simulations: tuple[Figures, ...]
-
-
-DOCUMENTS: Mapping[str, Any] = {
-    "status": StatusDocument,
-    "audit": Audit,
-    "show": GroupDocument,
-    "config check": CheckDocument,
-    "estimate": RunEstimate,
-    "simulate": SimulationDocument,
-    "weights ls": tuple[VersionEntry, ...],
-    "weights show": ManifestDocument,
-}
-"""The type of each command's document."""
+    return {
+        "status": StatusDocument,
+        "audit": Audit,
+        "show": GroupDocument,
+        "config check": CheckDocument,
+        "estimate": RunEstimate,
+        "plan": Plan,
+        "simulate": SimulationDocument,
+        "weights ls": tuple[VersionEntry, ...],
+        "weights show": ManifestDocument,
+    }
 
 
 def schemas() -> dict[str, Any]:
     """Returns one JSON Schema: `properties` has that of each command's document, by the command's name."""
     builder = SchemaBuilder()
-    documents = {command: builder.schema_of(kind) for command, kind in DOCUMENTS.items()}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "The documents that echo-queue prints with --json, by command",
         "type": "object",
-        "properties": documents,
+        "properties": {command: builder.schema_of(kind) for command, kind in documents().items()},
         "$defs": dict(sorted(builder.definitions.items())),
     }

@@ -4,12 +4,12 @@ All figures are of a simulation (`echo_queue/simulation`); nothing runs but its 
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from echo_queue.cli.documents import SimulationDocument
 from echo_queue.cli.output import print_json
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.simulation import Figures, TierName, load, simulate
@@ -18,6 +18,15 @@ WIDTH = 80
 MOST_BOUNDS = 5
 """As many columns fit the table's width."""
 Row = tuple[str, Callable[[Figures], str]]
+
+
+@dataclass(frozen=True)
+class SimulationDocument:
+    """`simulate`: the figures of one simulation for each bound S."""
+
+    tier: TierName
+    seed: int
+    simulations: tuple[Figures, ...]
 
 
 def show(file: Path, bounds: str, *, seed: int, tier: TierName, as_json: bool) -> None:
