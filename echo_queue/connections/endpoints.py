@@ -7,7 +7,7 @@ configuration. A role gets its own user's password and no other.
 import platform
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import orjson
@@ -112,9 +112,9 @@ def _login(endpoint: RedisEndpoint) -> str:
 
 
 def _read(path: Path, key: str) -> dict[str, Any]:
-    """Reads an endpoint file. Raises `Unreachable` if there is none, or if its service is on another machine."""
+    """Reads an endpoint file. Raises `Unreachable` if there is none."""
     try:
-        address = cast(dict[str, Any], orjson.loads(path.read_bytes()))
+        return cast(dict[str, Any], orjson.loads(path.read_bytes()))
     except FileNotFoundError:
         what = f"the embedded services of this run have not started on this machine ({path})"
         raise Unreachable(Problem(key, what, START_EMBEDDED)) from None
@@ -122,7 +122,14 @@ def _read(path: Path, key: str) -> dict[str, Any]:
         raise ServiceError(
             Problem(str(path), f"cannot be read: {error}", "delete it and restart the services")
         ) from None
-    if (host := address.get("host", platform.node())) != platform.node():
-        what = f"the embedded services of this run were started on {host}, and this is {platform.node()}"
-        raise Unreachable(Problem(key, what, START_EMBEDDED))
-    return address
+
+
+def away(config: Config, key: Literal["redis.url", "store.url"], what: str) -> Unreachable:
+    """Returns the error of an embedded service that does not answer, `what` being how it does not.
+
+    It names the machine on which the service was started, if the run's directory is on a disk of several.
+    """
+    host = _read(services_dir(config) / f"{key.removesuffix('.url')}.json", key).get("host", platform.node())
+    elsewhere = "" if host == platform.node() else f"; they were started on {host}, and this is {platform.node()}"
+    text = f"the embedded services of this run do not answer: {what}{elsewhere}"
+    return Unreachable(Problem(key, text, START_EMBEDDED))

@@ -235,8 +235,8 @@ def test_whoever_meets_embedded_services_that_have_ended_is_told_what_they_are(
 
 
 def test_embedded_services_of_another_machine_are_named_with_it(config: Config, start: Start) -> None:
-    """A run's directory that two machines share: the address in it is 127.0.0.1."""
-    start(config)
+    """A run's directory that two machines share: the address in it is 127.0.0.1, where nothing listens here."""
+    start(config).stop()
     for name, connect in (("redis", partial(connect_redis, config)), ("store", partial(connect_store, config))):
         file = services_dir(config) / f"{name}.json"
         file.write_bytes(orjson.dumps(orjson.loads(file.read_bytes()) | {"host": "another-machine"}))
