@@ -375,8 +375,10 @@ def _text(value: float | None, form: str) -> str:
 
 def plot(cells: Sequence[Cell], path: Path) -> None:
     """Draws the final reward against S, for each kind of κ that was run."""
-    kinds = {"κ = 1": lambda c: c.kappa == 1, "κ = S": lambda c: c.kappa == max(1, c.s)}
-    by_kind = {name: [cell for cell in cells if kind(cell)] for name, kind in kinds.items()}
+    by_kind = {
+        "κ = 1": [cell for cell in cells if cell.kappa == 1],
+        "κ = S": [cell for cell in cells if cell.kappa == max(1, cell.s)],
+    }
     shown = {name: found for name, found in by_kind.items() if any(cell.s > 1 for cell in found)}
     figure, axes = plt.subplots(1, len(shown), figsize=(4.5 * len(shown), 3.4), layout="constrained", squeeze=False)
     for axis, (name, found) in zip(axes[0], shown.items(), strict=True):
