@@ -101,7 +101,7 @@ def celery_broker_url(config: Config) -> str:
 
 def announce(path: Path, **address: Any) -> None:
     """Writes an endpoint file, whole or not at all; only a service that is ready does so."""
-    address["host"] = platform.node()
+    address |= {"host": platform.node(), "loopback": _loopback()}
     write_atomically(path, orjson.dumps(address, option=orjson.OPT_INDENT_2, default=str), "endpoint")
 
 
@@ -122,7 +122,17 @@ def _read(path: Path, key: str) -> dict[str, Any]:
         raise ServiceError(
             Problem(str(path), f"cannot be read: {error}", "delete it and restart the services")
         ) from None
-    if (host := address.get("host", platform.node())) != platform.node():
+    host, loopback = address.get("host", platform.node()), address.get("loopback", "")
+    if host != platform.node() and not (loopback and loopback == _loopback()):
         what = f"the embedded services of this run were started on {host}, and this is {platform.node()}"
         raise Unreachable(Problem(key, what, START_EMBEDDED))
     return address
+
+
+def _loopback() -> str:
+    """Returns what tells this loopback interface from any other: containers with names of their own may share one."""
+    try:
+        boot, network = Path("/proc/sys/kernel/random/boot_id").read_text(), Path("/proc/self/ns/net").readlink()
+    except OSError:  # not Linux: the name alone must do
+        return ""
+    return f"{boot.strip()} {network}"
