@@ -21,6 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from benchmarks.fleet.fleet import Fleet
 from benchmarks.fleet.plan import Plan
 from benchmarks.fleet.run import Run, running
@@ -28,6 +30,8 @@ from benchmarks.fleet.timed_learner import Pace, TimedLearner, timed
 from benchmarks.fleet.trace import Trace
 from benchmarks.laboratory import machine
 from benchmarks.verdict import conclude
+from echo_queue.capacity import bounds
+from echo_queue.capacity.lengths import TAIL
 from echo_queue.queue import RunRules
 from echo_queue.simulation import Figures, Setting, simulate
 from tests.workers.worker_harness import tensors_of
@@ -36,6 +40,10 @@ BATCH, CONCURRENT, SAMPLES = 8, 2, 2
 STEP_S, LONGEST = 0.05, 240
 WARM_UP = 5
 DEADLINE_S = 300.0
+HEAD = (
+    "machines   S  κ   gen spread publish supply  fetch    live predicted  bounds  serial   lag predicted    busy\n"
+    "                   T_train        T_train           s                                    live"
+)
 MEAN_ERROR, WORST_ERROR = 0.03, 0.07
 
 
@@ -89,6 +97,10 @@ class Row:
     fetch_s: float
     live: float
     predicted: float
+    bounds: float
+    """Utilisation by the bounds with which `echo-queue plan` searches (`echo_queue/capacity/bounds.py`)."""
+    serial: float
+    """By the serial reading of ECHO-2's rule."""
     live_lag: float
     predicted_lag: float
     busy_share: float
@@ -144,10 +156,29 @@ def _measure(case: Case, run: Run, trace: Trace, *, updates: int, train_s: float
         live, busy = updates * train_s / (time.monotonic() - began), machine.busy_share(before)
         publish_s, fetch_s = statistics.fmean(learner.publish_s), _arrived_s(run)
         predicted = predict(case, trace, (publish_s, fetch_s), updates=updates, train_s=train_s)
-        return _row(case, learner, predicted, live=live, busy_share=busy)
+        return _row(case, learner, predicted, _ruled(case, trace, predicted, train_s), live=live, busy_share=busy)
 
 
-def _row(case: Case, learner: TimedLearner, predicted: Figures, *, live: float, busy_share: float) -> Row:
+def _ruled(case: Case, trace: Trace, predicted: Figures, train_s: float) -> tuple[float, float]:
+    """Returns the utilisation by the bounds, and by the serial rule, for the same supply and broadcast."""
+    works = [work_of(trace, index) for index in range(predicted.groups)]
+    batches = [max(works[first : first + BATCH]) for first in range(0, len(works), BATCH)]
+    slow_s = statistics.fmean(batches) if case.s == 0 else float(np.quantile(works, TAIL))
+    t_bcast_s = predicted.t_bcast_s
+    way = bounds.Path(t_bcast_s + slow_s, t_bcast_s + statistics.fmean(works) / 2)
+    bounded = bounds.utilisation(predicted.supply, case.s, case.kappa, train_s, way)
+    return bounded, bounds.serial_utilisation(predicted.supply, case.kappa, t_train_s=train_s, t_bcast_s=t_bcast_s)
+
+
+def _row(
+    case: Case,
+    learner: TimedLearner,
+    predicted: Figures,
+    ruled: tuple[float, float],
+    *,
+    live: float,
+    busy_share: float,
+) -> Row:
     publish_s = statistics.fmean(learner.publish_s)
     lag = statistics.fmean(learner.lags)
     fetch_s = predicted.t_bcast_s - publish_s
@@ -158,6 +189,8 @@ def _row(case: Case, learner: TimedLearner, predicted: Figures, *, live: float, 
         fetch_s=round(fetch_s, 3),
         live=round(live, 4),
         predicted=round(predicted.utilisation, 4),
+        bounds=round(ruled[0], 4),
+        serial=round(ruled[1], 4),
         live_lag=round(lag, 3),
         predicted_lag=round(predicted.mean_lag, 3),
         busy_share=round(busy_share, 2),
@@ -179,7 +212,7 @@ def predict(case: Case, trace: Trace, t_bcast: tuple[float, float], *, updates: 
             "simulation": {"updates": updates, "warm_up": WARM_UP},
             "learner": {"batch_groups": BATCH, "t_train_s": train_s, "publish_s": publish_s},
             "staleness": {"s": case.s, "kappa": case.kappa},
-            "generation": {},
+            "generation": {"mean_s": case.generation * train_s},
             "pools": [pool],
         }
     )
@@ -217,6 +250,7 @@ def line(row: Row) -> str:
     return (
         f"{case.machines:>8} {case.s:>3} {case.kappa:>2} {case.generation:>5.1f} {case.spread:>6.1f}"
         f" {case.publish:>7.1f} {row.supply:>6.2f} {row.fetch_s:>6.2f} {row.live:>7.1%} {row.predicted:>9.1%}"
+        f" {row.bounds:>7.1%} {row.serial:>7.1%}"
         f" {row.live_lag:>5.2f} {row.predicted_lag:>9.2f} {row.busy_share:>7.0%}"
     )
 
@@ -228,7 +262,7 @@ def main() -> int:
     parser.add_argument("--train", type=float, default=2.0, help="seconds of an update")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    print("machines   S  κ   gen spread publish supply  fetch    live predicted   lag predicted    busy", flush=True)
+    print(HEAD, flush=True)
     rows = []
     for case in CASES if options.all else CASES[:4]:
         rows.append(measure(case, options.updates, options.train))

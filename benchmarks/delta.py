@@ -244,6 +244,7 @@ def rounded(version: Versions) -> Versions:
 def learn(policy: Policy, batch: Tensor, lr: float) -> float:
     loss: Tensor = policy.model(input_ids=batch, labels=batch).loss
     loss.backward()
+    policy.clip_gradient()
     policy.step(lr)
     return loss.item()
 

@@ -36,7 +36,7 @@ class Follower:
             yield order
         self._over = True
 
-    def advance(self, order: Order, trained_s: float) -> None:
+    def advance(self, order: Order, result: UpdateResult, trained_s: float) -> None:
         """Rank 0 advances the queue."""
 
     def publishes(self, order: Order) -> bool:

@@ -28,6 +28,7 @@ from echo_queue.reporting.metrics import MetricsLog
 from echo_queue.reporting.run_record import record_of
 from echo_queue.reporting.trained_groups import TrainedGroups
 from learner.batch_collector import Batch, BatchCollector, Pause
+from learner.diagnostics.guard import Guard
 from learner.housekeeper import Housekeeper
 from learner.publication.publish_thread import Snapshot, publication_period
 from learner.publication.weight_broadcast import WeightBroadcast
@@ -90,6 +91,7 @@ class Leader:
         """The number of the version of which a checkpoint was begun last, and when that was."""
         self._trained: list[str] = []
         """Ids of the groups trained since that version."""
+        self._guard, self._alarm = Guard(config.learner.guard, config.staleness.s + 1), ""
         self._batch = Batch([], 0.0, 0)
         self._reuse = ReuseBuffer(config)
         self._clock = Clock()
@@ -209,10 +211,10 @@ class Leader:
 
     # What was done ----------------------------------------------------------------------------------------------------
 
-    def advance(self, order: Order, trained_s: float) -> None:
+    def advance(self, order: Order, result: UpdateResult, trained_s: float) -> None:
         """Advances the queue to the version just trained; sets the window by how long the update waited for groups.
 
-        `trained_s`: when it was trained (monotonic clock).
+        The guard may allow less. `trained_s`: when the version was trained (monotonic clock).
         """
         self._clock = self._clock._replace(trained=trained_s)
         t_train_s, batch = self._clock.trained - self._clock.gathered, self._batch
@@ -220,7 +222,8 @@ class Leader:
         self._trained += [group.task for group in batch.groups]
         self._reuse.add(batch.groups)
         self._t_train_s += (t_train_s - self._t_train_s) * (SMOOTHING if self._t_train_s else 1.0)
-        size, widest = self._config.learner.batch_groups, self._config.staleness.s + 1
+        self._alarm = self._guard.look(result.ratios)
+        size, widest = self._config.learner.batch_groups, self._guard.widest
         self._window = staleness_rules.pace(self._window, batch.starved_s, t_train_s, batch.ready, size, widest=widest)
         self._queue.advance(self._version.number, len(batch.groups) - batch.skipped, self._window)
 
@@ -249,6 +252,7 @@ class Leader:
             order,
             result,
             Seconds(save_s, gathered - began, trained - gathered),
+            alarm=self._alarm,
             window=self._window,
             t_bcast_s=self.broadcast.t_bcast_s,
             stored=self.broadcast.stored,

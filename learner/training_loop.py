@@ -37,6 +37,7 @@ from learner.first_groups import FirstGroups
 from learner.follower import Follower
 from learner.housekeeper import Housekeeper
 from learner.leader import Leader
+from learner.losses.custom import custom_loss
 from learner.model import device
 from learner.model.loading import load_policy, load_reference
 from learner.model.policy import Policy
@@ -84,6 +85,8 @@ def train(config: Config, stop: threading.Event, place: Place = ALONE) -> None:
 
 
 def _train_together(config: Config, stop: threading.Event, store: ObjectStore, team: Team, where: torch.device) -> None:
+    if config.learner.loss:
+        custom_loss(config.learner.loss)  # before anything of the run is changed
     if team.share(lambda: _begin(config, store)) == FINISHED:
         team.settle()
         return
@@ -124,7 +127,7 @@ class TrainingLoop:
             snapshot = self._snapshot(order) if order.publish and self.leader.publishes(order) else None
             weights = self._whole_weights(order) if order.export else {}
             if result:
-                self.leader.advance(order, trained_s)
+                self.leader.advance(order, result, trained_s)
             if snapshot:
                 self.leader.hand_over(snapshot)
             if result:

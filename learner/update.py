@@ -1,8 +1,8 @@
 """An optimizer update on one batch of groups. The terms of the loss are chosen in `learner.losses.objective`.
 
-- The loss is the mean over all tokens of the update that the model drew, however the update is cut into micro-batches
-  and shared out among the ranks.
-- Each batch gets one optimizer step; the ratio to the behaviour log-probabilities corrects for lag.
+- The loss is a sum over all tokens of the update that the model drew, weighed and divided as `learner.normalise` says,
+  however the update is cut into micro-batches and shared out among the ranks.
+- Each batch gets one optimizer step; `learner.correction` corrects for lag.
 - A batch without any difference in reward teaches nothing: the weights and the optimizer stay unchanged.
 """
 
@@ -12,28 +12,29 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from echo_queue import config
 from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.records import Group
-from learner.batch.micro_batches import MicroBatch, collate
 from learner.batch.plan import Costs, plan
-from learner.batch.prepare import Update, prepare
-from learner.losses.objective import token_losses
+from learner.batch.prepare import Update, normalised, prepare
+from learner.diagnostics.guard import step_scale
+from learner.diagnostics.ratios import RatioFigures
 from learner.losses.token_sums import TokenSums
 from learner.model.policy import Policy
 from learner.model.scorer import Score
+from learner.passes import Passes
 
 
 @dataclass(frozen=True)
 class UpdateResult:
-    """The figures of one update. `grad_norm` is the gradient's norm before clipping."""
+    """The figures of one update. `grad_norm` is the gradient's norm before clipping, `lr` the rate of its step."""
 
     sums: TokenSums
     grad_norm: float
     lr: float
     zero_variance_groups: int
+    ratios: RatioFigures
 
 
 def learning_rate(settings: config.Learner, number: int) -> float:
@@ -71,46 +72,34 @@ def learn(
     if the gradient is not finite; `RankLostError` if another rank does not take part.
     """
     team = policy.team
-    update = prepare(groups, settings.advantage, settings.zero_variance)
+    update, lr = prepare(groups, settings), learning_rate(settings, number)
     if select:
-        update = select(update)
-    lr, norm = learning_rate(settings, number), 0.0
-    sums = torch.zeros(TokenSums.TERMS, dtype=torch.float64, device=policy.device)
-    if update.tokens:
-        shares = plan(update, team.size, settings.micro_tokens, policy.packing, Costs.of(policy.model.config))
-        with team.together(f"train update {number}"):
-            for pieces in shares[team.rank]:
-                with step():
-                    batch = collate(pieces, policy.packing).to(policy.device)
-                    loss, terms = _loss(policy, batch, settings, temperature, reference)
-                    # The ranks' gradients are averaged, and the loss is a sum over all of them.
-                    (loss * team.size / update.tokens).backward()
-                    sums += terms
+        update = normalised(select(update), settings)
+    if not update.tokens:
+        return UpdateResult(TokenSums(), 0.0, lr, update.zero_variance_groups, RatioFigures())
+    shares = plan(update, team.size, settings.micro_tokens, policy.packing, Costs.of(policy.model.config))
+    passes = Passes(policy, shares, settings, version=number - 1, temperature=temperature, reference=reference)
+    with team.together(f"train update {number}"):
+        limit = passes.second_moment_limit(step) if settings.needs_second_moment else math.inf
+        sums, found = torch.zeros(TokenSums.TERMS, dtype=torch.float64, device=policy.device), []
+        for pieces in passes.own:
             with step():
-                team.sum(sums)
-                norm = policy.step(lr)
+                loss, terms, log_ratios = passes.loss(pieces, limit)
+                # The ranks' gradients are averaged, and the loss is a sum over all of them.
+                (loss * team.size / update.divisor).backward()
+                sums += terms
+                found.append(log_ratios)
+        with step():
+            figures = passes.gathered(found, sums)
+            # The only wait for the device: all that is reported is read at once.
+            values = torch.cat([figures, policy.clip_gradient().double().reshape(1)]).cpu().numpy()
+            norm = float(values[-1])
+            if math.isfinite(norm):
+                ratios = passes.ratio_figures(values[TokenSums.TERMS : -1])
+                lr *= step_scale(ratios) if settings.guard == "act" else 1
+                policy.step(lr)
     if not math.isfinite(norm):
         fix = "lower learner.lr or learner.grad_clip; a restart continues from the newest checkpoint"
         raise EchoQueueError(Problem("learner", f"the gradient of update {number} is not finite", fix))
-    return UpdateResult(TokenSums(update.tokens, *sums.tolist()), norm, lr, update.zero_variance_groups)
-
-
-def _loss(
-    policy: Policy,
-    batch: MicroBatch,
-    settings: config.Learner,
-    temperature: float,
-    reference: Score | None,
-) -> tuple[Tensor, Tensor]:
-    """Returns the summed loss of a micro-batch, and the sums that it reports, in the order of `TokenSums`.
-
-    Both stay on the device: a figure that is read waits for every kernel before it.
-    """
-    reference_logprobs = None
-    if reference is not None:
-        with torch.no_grad():  # first: it may be the policy's own model, which then keeps what its gradient needs
-            reference_logprobs = reference(batch, temperature).logprobs
-    logprobs, entropy = policy.score(batch, temperature)
-    losses, clipped, kl = token_losses(logprobs, batch.behaviour, batch.advantages, reference_logprobs, settings)
-    terms = torch.stack([losses, clipped.to(losses.dtype), batch.behaviour - logprobs, kl, entropy])
-    return losses.sum(), terms.detach().double().sum(1)
+    sums_read = TokenSums(update.tokens, *values[: TokenSums.TERMS].tolist())
+    return UpdateResult(sums_read, norm, lr, update.zero_variance_groups, ratios)

@@ -32,6 +32,7 @@ def describe(
     result: UpdateResult,
     seconds: Seconds,
     *,
+    alarm: str,
     window: float,
     t_bcast_s: float,
     stored: Mapping[str, int],
@@ -40,14 +41,15 @@ def describe(
 ) -> UpdateMetrics:
     """Describes the update that `order` made, and logs one line about it. Groups that it reused count only as such.
 
-    `stored`: weight bytes stored so far, by kind ("anchor", "delta"). `t_bcast_s`: T_bcast, smoothed.
+    `stored`: weight bytes stored so far, by kind ("anchor", "delta"). `alarm`: the guard's, if any. `t_bcast_s`:
+    T_bcast, smoothed.
     """
     version, groups = order.version, order.groups
     samples = [sample for group in groups for sample in group.samples]
     rewards = [sample.reward for sample in samples]
     tokens = sum(len(sample.tokens) for sample in samples)
     lags, reused_lags = (_lags(version, trained) for trained in (groups, order.reused))
-    sums = result.sums
+    sums, ratios = result.sums, result.ratios
     heartbeats = [worker.heartbeat for worker in status.workers if worker.heartbeat is not None]
     metrics = UpdateMetrics(
         time_s=time.time(),
@@ -84,6 +86,16 @@ def describe(
         arrived_s=max([0.0, *(heartbeat.arrived_ms / 1000 for heartbeat in heartbeats)]),
         kappa=kappa,
         pause_s=max([0.0, *(heartbeat.pause_ms / 1000 for heartbeat in heartbeats)]),
+        kl_reference=sums.mean(sums.kl_reference),
+        filtered_fraction=sums.mean(sums.filtered),
+        ess_tokens=ratios.ess_tokens,
+        ess_samples=ratios.ess_samples,
+        second_moment=ratios.second_moment,
+        ratio_quantiles={str(lag): quantiles for lag, quantiles in ratios.by_lag},
+        length_mean=tokens / len(samples),
+        length_max=max(len(sample.tokens) for sample in samples),
+        truncated_fraction=fmean(sample.finish == "length" for sample in samples),
+        alarm=alarm,
     )
     log.info(
         "update %d: reward %.3f, lags %s (tokens %.2f), waited %.2f s, trained %.2f s",
@@ -94,6 +106,8 @@ def describe(
         seconds.wait,
         seconds.train,
     )
+    if alarm:
+        log.warning("update %d: %s; see docs/learning.md#the-guard", version.number, alarm)
     return metrics
 
 

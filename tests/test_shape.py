@@ -22,7 +22,8 @@ FLOORS = (
     ("connections",),
     ("queue",),
     ("weights", "submission", "services", "reporting", "estimate"),
-    ("capacity", "simulation"),
+    ("simulation",),
+    ("capacity",),
     ("cli",),
     ("__main__",),
 )

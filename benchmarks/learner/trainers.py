@@ -95,7 +95,7 @@ class Plain(torch.nn.Module):
         checkpoint_layers(layers, settings.activation_checkpointing)
         shard(self, layers, torch.bfloat16, where)
         self._optimizer = torch.optim.AdamW(self.parameters(), lr=settings.lr, fused=True)
-        update = prepare(groups, settings.advantage, settings.zero_variance)
+        update = prepare(groups, settings)
         self._tokens, self._prompt = update.tokens, len(groups[0].prompt)
         samples = [(part.prompt, row) for part in update.groups for row in part.rows]
         self._text = torch.from_numpy(np.stack([np.concatenate([p, row.tokens]) for p, row in samples]).astype(int))

@@ -6,12 +6,13 @@ from datetime import date
 from typing import Any
 
 from echo_queue.capacity.bounds import Path, utilisation
-from echo_queue.capacity.fleet import Centralised, Fleet, Form, Pool
+from echo_queue.capacity.fleet import Budget, Centralised, Fleet, Form, Pool
 from echo_queue.capacity.inputs import Assumed, Measured, Price, TrafficPrice
-from echo_queue.capacity.loading import age_days
+from echo_queue.capacity.loading import age_days, prices
 from echo_queue.capacity.offers import HOUR_S, generation, lost_s, offer, rate_at, useful_share
 from echo_queue.capacity.outcome import Baseline, Input, Outcome, Plan, PoolFigures, Sensitivity
 from echo_queue.capacity.planning import Setting, cheaper_per_update, plan_setting, update_tokens, with_prices
+from echo_queue.capacity.simulated import simulated
 
 WAYS: tuple[tuple[Form, bool], ...] = (("snapshot", False), ("snapshot", True), ("delta", False), ("delta", True))
 NEIGHBOURS = (-2, -1, 1, 2, 4)
@@ -35,8 +36,10 @@ def plan(fleet: Fleet, on: date) -> Plan:
         by="bounds",
         wanted_utilisation=fleet.run.utilisation,
         chosen=chosen,
+        simulated=simulated(priced, chosen),
         cheaper=cheaper_per_update(priced, chosen) if chosen.reached else None,
         pools=tuple(_pool_figures(Setting(priced, s, form, peers), chosen, on)),
+        old_prices=tuple(key for key, one in prices(priced) if age_days(one, on) > fleet.prices.oldest_days),
         left_out={name: "its price is unknown" for name in fleet.pools if name not in priced.pools}
         | dict(_too_slow(Setting(priced, s, form, peers))),
         other_bounds=tuple(plan_setting(priced, other, form, peers=peers) for other in others if other != s),
@@ -136,7 +139,7 @@ def _async(fleet: Fleet, site: Centralised, chosen: Outcome) -> Baseline | None:
         samples_at_once=site.samples_at_once,
     )
     learner = fleet.learner.model_copy(update={"link_gbit": site.link_gbit})
-    alone = fleet.model_copy(update={"pools": {AT_SITE: pool}, "learner": learner})
+    alone = fleet.model_copy(update={"pools": {AT_SITE: pool}, "learner": learner, "budget": Budget()})
     found = plan_setting(alone, fleet.run.s, fleet.weights.form, peers=fleet.weights.peers)
     if not found.machines:
         return None

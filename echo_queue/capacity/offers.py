@@ -92,13 +92,12 @@ def lost_s(mean_s: float, progress_s: float | None) -> float:
 
 
 def useful_share(interruptions_per_hour: float, boot_s: float, lost_work_s: float) -> float:
-    """Returns the share of paid time whose work counts: (1 − λ · lost) / (1 + λ · boot), λ per second.
+    """Returns the share of paid time whose work counts: 1 / (1 + λ · (boot + lost)), λ per second of work that counts.
 
-    A machine lives for 1/λ on average; its successor is ordered at once, and paid for while it boots. Where a successor
-    cannot be had at once there is less supply, but nothing is paid for it.
+    A successor is ordered at once, and paid for while it boots. Where none can be had at once there is less supply, but
+    nothing is paid for it.
     """
-    rate = interruptions_per_hour / HOUR_S
-    return max(0.0, 1 - rate * lost_work_s) / (1 + rate * boot_s)
+    return 1 / (1 + interruptions_per_hour / HOUR_S * (boot_s + lost_work_s))
 
 
 def path_of(one: Generation, broadcast_s: float, s: int) -> Path:

@@ -1,7 +1,7 @@
 """What a plan says: the machines, what they cost, how busy they keep the learner, and what that rests on.
 
-These are the values of `echo-queue plan --json`; docs/plan.schema.json is their schema. Money is in USD, times are in
-seconds, and a value that does not exist is null.
+These are the values of `echo-queue plan --json`. Money is in USD, times are in seconds, and a value that does not exist
+is null.
 """
 
 from collections.abc import Mapping
@@ -47,6 +47,23 @@ class Outcome:
     usd_per_update: float | None
     usd_per_million_tokens: float | None
     usd_per_run: float | None
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """The chosen set in a simulation of so many updates (`echo-queue simulate`).
+
+    Lags are in updates, of each group's oldest token. `stale_share` and `lost_share`: what is thrown away of all that
+    is generated, because it came too late or went with its machine.
+    """
+
+    updates: int
+    utilisation: float
+    mean_lag: float
+    worst_lag: int
+    usd_per_update: float
+    stale_share: float
+    lost_share: float
 
 
 @dataclass(frozen=True)
@@ -112,7 +129,8 @@ class Sensitivity:
 class Plan:
     """The plan, the same for other bounds and other ways of the weights, and what it is compared with.
 
-    `left_out`: pools that cannot be planned with, and why. `by`: what states the figures.
+    `left_out`: pools that cannot be planned with, and why. `by`: what states the figures, but those of
+    `simulated`.
     """
 
     fleet: str
@@ -120,9 +138,13 @@ class Plan:
     by: Literal["bounds"]
     wanted_utilisation: float
     chosen: Outcome
+    simulated: Simulated | None
+    """The chosen set in a simulation; null if it has no machines."""
     cheaper: Outcome | None
     """A set with which the learner is less busy than is wanted, and an update costs less."""
     pools: tuple[PoolFigures, ...]
+    old_prices: tuple[str, ...]
+    """Keys of prices that are older than the fleet file allows without a mark."""
     left_out: Mapping[str, str]
     other_bounds: tuple[Outcome, ...]
     other_ways: tuple[Outcome, ...]

@@ -165,7 +165,8 @@ def update_tokens(fleet: Fleet) -> float:
 def late_share(fleet: Fleet, goal: Goal, t_bcast_s: float, used: Sequence[Offer], machines: Mapping[str, int]) -> float:
     """Returns the share of groups that take longer than S · T_train − T_bcast, and so are generated again.
 
-    At S = 0 the learner waits for all. Each pool counts by its supply.
+    It is a lower bound: a group also waits until it is leased and until it is drained. At S = 0 the learner waits for
+    all. Each pool counts by its supply.
     """
     if goal.s == 0:
         return 0.0

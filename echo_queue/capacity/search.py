@@ -241,4 +241,7 @@ def _integers(
         constraints=constraints,
         options={"mip_rel_gap": 0.0},
     )
-    return np.round(found.x[:count]) if found.success else None
+    if not found.success:
+        return None
+    machines: Floats = np.round(found.x[:count])
+    return machines

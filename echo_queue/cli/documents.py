@@ -116,26 +116,31 @@ class ManifestDocument:
     piece_bytes: int
 
 
-DOCUMENTS: Mapping[str, Any] = {
-    "status": StatusDocument,
-    "audit": Audit,
-    "show": GroupDocument,
-    "config check": CheckDocument,
-    "estimate": RunEstimate,
-    "weights ls": tuple[VersionEntry, ...],
-    "weights show": ManifestDocument,
-}
-"""The type of each command's document."""
+def documents() -> Mapping[str, Any]:
+    """Returns the type of each command's document."""
+    from echo_queue.capacity import Plan  # here and below, because a status needs neither
+    from echo_queue.cli.simulate import SimulationDocument
+
+    return {
+        "status": StatusDocument,
+        "audit": Audit,
+        "show": GroupDocument,
+        "config check": CheckDocument,
+        "estimate": RunEstimate,
+        "plan": Plan,
+        "simulate": SimulationDocument,
+        "weights ls": tuple[VersionEntry, ...],
+        "weights show": ManifestDocument,
+    }
 
 
 def schemas() -> dict[str, Any]:
     """Returns one JSON Schema: `properties` has that of each command's document, by the command's name."""
     builder = SchemaBuilder()
-    documents = {command: builder.schema_of(kind) for command, kind in DOCUMENTS.items()}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "The documents that echo-queue prints with --json, by command",
         "type": "object",
-        "properties": documents,
+        "properties": {command: builder.schema_of(kind) for command, kind in documents().items()},
         "$defs": dict(sorted(builder.definitions.items())),
     }

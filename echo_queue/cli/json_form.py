@@ -11,7 +11,7 @@ import textwrap
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from datetime import datetime
+from datetime import date, datetime
 from enum import Enum
 from itertools import pairwise
 from pathlib import Path
@@ -33,6 +33,7 @@ SIMPLE: Mapping[Any, Mapping[str, str]] = {
     int: {"type": "integer"},
     float: {"type": "number"},
     type(None): {"type": "null"},
+    date: {"type": "string", "format": "date"},
     datetime: {"type": "string", "format": "date-time"},
     Version: {"type": "string", "pattern": "^[0-9]+[.][0-9]+$"},
     Any: {},
@@ -92,7 +93,7 @@ def plain(value: Any) -> Any:
     match value:
         case Version() | Path():
             return str(value)
-        case datetime():
+        case date():
             return value.isoformat()
         case None | bool() | int() | float() | str():
             return value.value if isinstance(value, Enum) else value
@@ -136,6 +137,7 @@ class SchemaBuilder:
 
     def __init__(self) -> None:
         self.definitions: dict[str, dict[str, Any]] = {}
+        self._named: dict[str, type] = {}
 
     def schema_of(self, kind: Any) -> dict[str, Any]:
         """Returns the schema of a type. Raises `TypeError` for one that has no JSON form."""
@@ -148,6 +150,8 @@ class SchemaBuilder:
         return self._generic(get_origin(kind), get_args(kind))
 
     def _class(self, kind: type) -> dict[str, Any]:
+        if self._named.setdefault(kind.__name__, kind) is not kind:
+            raise TypeError(f"{kind} and {self._named[kind.__name__]} have one name")
         if kind.__name__ not in self.definitions:
             self.definitions[kind.__name__] = {}  # it may be a part of itself
             hints = get_type_hints(kind)

@@ -7,8 +7,9 @@ import orjson
 
 from echo_queue.cli.json_form import plain
 
+OPTIONS = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+
 
 def print_json(document: Any) -> None:
     """Prints one document on stdout, in its JSON form."""
-    options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-    sys.stdout.buffer.write(orjson.dumps(plain(document), option=options))
+    sys.stdout.buffer.write(orjson.dumps(plain(document), option=OPTIONS))

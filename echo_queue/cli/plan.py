@@ -17,9 +17,10 @@ from echo_queue.capacity import Outcome, Plan, load_fleet, plan, pools_file
 from echo_queue.capacity.bounds import SIMULATED_UP_TO
 from echo_queue.capacity.comparison import costs_by_bound, way_name
 from echo_queue.capacity.fleet import Fleet
+from echo_queue.capacity.lengths import TAIL
 from echo_queue.capacity.outcome import Sensitivity
 from echo_queue.capacity.pools_file import elsewhere
-from echo_queue.cli.output import OPTIONS, print_json
+from echo_queue.cli.output import print_json
 from echo_queue.errors import ConfigError, Problem
 
 WIDTH = 80
@@ -46,7 +47,7 @@ def show(file: Path, on: date, *, as_json: bool, pools: Path | None, picture: Pa
     else:
         _print(fleet, found)
     if pools:
-        _write(pools, orjson.dumps(pools_file(fleet, found.chosen), option=OPTIONS))
+        _write(pools, orjson.dumps(pools_file(fleet, found.chosen), option=orjson.OPT_INDENT_2))
     if picture:
         _write(picture, _picture(fleet, found).encode())
 
@@ -68,11 +69,11 @@ def _picture(fleet: Fleet, found: Plan) -> str:
 
 def _print(fleet: Fleet, found: Plan) -> None:
     console = Console(highlight=False, width=WIDTH)
-    console.print(f"[bold]{found.fleet}[/], on {found.on}. Figures are those of the bounds, and not simulated.\n")
+    console.print(f"[bold]{found.fleet}[/], on {found.on}. Figures are those of the bounds, unless simulated.\n")
     console.print(_pools_table(found))
     for sentence in _sentences(fleet, found):
         console.print(sentence)
-    for sentence in _cheaper(found):
+    for sentence in (*_simulated(found), *_cheaper(found)):
         console.print(sentence)
     console.print("\n[bold]What an update costs[/]")
     console.print(_comparison(found))
@@ -107,11 +108,12 @@ def _pools_table(found: Plan) -> Table:
 def _sentences(fleet: Fleet, found: Plan) -> Iterator[str]:
     chosen = found.chosen
     if any(one.assumed for one in found.pools):
-        yield "[dim]~ rests on numbers of the pool that are assumed. Times are upper ends: last worker, slow group.[/]"
+        yield "[dim]~ rests on numbers of the pool that are assumed.[/]"
+    yield f"[dim]T_bcast is that of a first worker; {TAIL:.0%} of groups take no longer than 'group'.[/]"
     for name, reason in found.left_out.items():
         yield f"[yellow]{name} is left out: {reason}.[/]"
-    if any(one.old and one.machines for one in found.pools):
-        yield f"[yellow]Prices of pools in use are older than {fleet.prices.oldest_days} days.[/]"
+    if found.old_prices:
+        yield f"[yellow]Older than {fleet.prices.oldest_days} days: {', '.join(found.old_prices)}.[/]"
     if outside := elsewhere(fleet, chosen):
         yield f"[dim]Not in a cloud that Terraform's module knows: {', '.join(outside)}.[/]"
     yield ""
@@ -124,9 +126,16 @@ def _sentences(fleet: Fleet, found: Plan) -> Iterator[str]:
         whole = f", {chosen.usd_per_run:,.0f} $ the run" if chosen.usd_per_run else ""
         yield f"{chosen.usd_per_hour:,.2f} $/h, of which the pools {chosen.pools_usd_per_hour:,.2f}: {spread}{whole}."
         yield (
-            f"Supply {chosen.supply:.2f} of what the learner takes; {chosen.late_share:.1%} of groups are "
-            f"generated again; worst lag {chosen.worst_lag} updates, if the learner never waited."
+            f"Supply {chosen.supply:.2f} of what the learner takes; at least {chosen.late_share:.1%} of "
+            f"groups are generated again; worst lag {chosen.worst_lag} updates, if the learner never waited."
         )
+
+
+def _simulated(found: Plan) -> Iterator[str]:
+    if one := found.simulated:
+        busy = f"In a simulation of {one.updates} updates it is busy for {one.utilisation:.1%} of its time"
+        lag = f"the mean lag is {one.mean_lag:.1f}, the worst {one.worst_lag}"
+        yield f"{busy}, and an update costs {_usd(one.usd_per_update)} $; {lag}; {one.stale_share:.1%} come too late."
 
 
 def _cheaper(found: Plan) -> Iterator[str]:

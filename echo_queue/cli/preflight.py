@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
 """Any of these files makes a folder one with a tokenizer."""
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+"""Either file makes a folder one with weights that a learner can read."""
 GIVEN = ("prompts", "completions", "completion_ids", "trainer_state")
 """The keywords that every reward function gets, besides one for each column."""
 ANSWERS = ("answer", "solution")
@@ -47,14 +49,20 @@ class For(StrEnum):
 def problems(config: Config, role: For = For.run) -> Iterator[Problem]:
     """Yields everything that would end `role` here and can be known at once."""
     if role is not For.worker:  # the learner's folder reaches workers through the store
-        yield from _model(config.model.base)
+        yield from _model(config.model.base, role)
     if role is not For.submitter:
         yield from _packages(config, role)
     function = None
     if role in (For.run, For.worker):
-        function = _function(config)
+        environment = config.environment
+        reference = environment.function if environment.kind in NAMED else ""
+        function = _function("environment.function", reference)
         if isinstance(function, Problem):
             yield function
+    if role in (For.run, For.learner):
+        loss = _function("learner.loss", config.learner.loss)
+        if isinstance(loss, Problem):
+            yield loss
     if role in (For.run, For.submitter):
         yield from _prompts(config, function if isinstance(function, ast.AST) else None)
 
@@ -78,17 +86,22 @@ def _prompts(config: Config, function: ast.AST | None) -> Iterator[Problem]:
         yield from _columns(config, function, _shared(rows))
 
 
-def _model(base: str) -> Iterator[Problem]:
+def _model(base: str, role: For) -> Iterator[Problem]:
     folder = Path(base).expanduser()
     if base == "init" or not (folder.exists() or _is_path(base)):
         return
     if not folder.is_dir():
         what = f"{base} is no folder on this machine"
         yield Problem("model.base", what, 'name a Hugging Face folder or a hub model such as "Qwen/Qwen3-0.6B"')
-    elif not (folder / "config.json").is_file():
+        return
+    if not (folder / "config.json").is_file():
         yield Problem("model.base", f"{base} has no config.json", "name the folder of a Hugging Face model")
-    elif not any((folder / name).is_file() for name in TOKENIZERS):
+        return
+    if not any((folder / name).is_file() for name in TOKENIZERS):
         yield Problem("model.base", f"{base} has no tokenizer", "copy the tokenizer's files into the folder")
+    if role is not For.submitter and not any((folder / name).is_file() for name in WEIGHTS):
+        what = f"{base} has no weights ({' or '.join(WEIGHTS)})"
+        yield Problem("model.base", what, "copy them into the folder, or save the model again as safetensors")
 
 
 def _is_path(base: str) -> bool:
@@ -122,19 +135,21 @@ def _of_worker(config: Config) -> Iterator[tuple[str, str, str]]:
         yield "vllm", "rollout.engine", "vllm"
 
 
-def _function(config: Config) -> ast.AST | Problem | None:
-    """Returns the definition of the environment's function or class; None if its module's text does not tell."""
-    reference = config.environment.function
-    if config.environment.kind not in NAMED or ":" not in reference:
+def _function(where: str, reference: str) -> ast.AST | Problem | None:
+    """Returns the definition of the user's function or class; None if none is named, or the text does not tell.
+
+    `where`: the key that names it, as `module:name`.
+    """
+    if ":" not in reference:
         return None
     module, _, name = reference.partition(":")
     first, *rest = module.split(".")
     spec = PathFinder.find_spec(first, [str(Path.cwd()), *sys.path])
     if spec is None:
         what = f"there is no module {first}, neither in {Path.cwd()} nor among the installed packages"
-        return Problem("environment.function", what, "start the command in the folder of that file, or install it")
+        return Problem(where, what, "start the command in the folder of that file, or install it")
     file = _file(Path(spec.origin or ""), rest)
-    return None if file is None else _definition(file, name)
+    return None if file is None else _definition(where, file, name)
 
 
 def _file(origin: Path, rest: Sequence[str]) -> Path | None:
@@ -143,11 +158,11 @@ def _file(origin: Path, rest: Sequence[str]) -> Path | None:
     return origin if origin.suffix == ".py" and origin.is_file() else None
 
 
-def _definition(file: Path, name: str) -> ast.AST | Problem | None:
+def _definition(where: str, file: Path, name: str) -> ast.AST | Problem | None:
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"))
     except (SyntaxError, UnicodeDecodeError) as error:
-        return Problem("environment.function", f"{file} is not Python: {error}", "fix that line")
+        return Problem(where, f"{file} is not Python: {error}", "fix that line")
     names: dict[str, ast.AST] = {}
     for node in tree.body:
         names |= dict.fromkeys(_names(node), node)
@@ -157,7 +172,7 @@ def _definition(file: Path, name: str) -> ast.AST | Problem | None:
         return None
     near = difflib.get_close_matches(name, names, n=1)
     fix = f"did you mean {near[0]}?" if near else f"define it there, or name one of: {', '.join(sorted(names)) or '-'}"
-    return Problem("environment.function", f"{file.name} defines no {name}", fix)
+    return Problem(where, f"{file.name} defines no {name}", fix)
 
 
 def _names(node: ast.stmt) -> Iterator[str]:

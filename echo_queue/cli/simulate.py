@@ -21,8 +21,8 @@ Row = tuple[str, Callable[[Figures], str]]
 
 
 @dataclass(frozen=True)
-class Simulated:
-    """The document that `--json` prints: the figures of one simulation for each bound S."""
+class SimulationDocument:
+    """`simulate`: the figures of one simulation for each bound S."""
 
     tier: TierName
     seed: int
@@ -33,7 +33,7 @@ def show(file: Path, bounds: str, *, seed: int, tier: TierName, as_json: bool) -
     """Simulates the setting of a file with each bound, or its own one. Raises `ConfigError` for what is wrong in it."""
     setting = load(file)
     each = [setting.with_s(s) for s in _bounds(bounds)] if bounds else [setting]
-    found = Simulated(tier, seed, tuple(simulate(one, seed, tier) for one in each))
+    found = SimulationDocument(tier, seed, tuple(simulate(one, seed, tier) for one in each))
     if as_json:
         print_json(found)
         return

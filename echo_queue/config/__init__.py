@@ -3,6 +3,7 @@
 from echo_queue.config.model import (
     INTERACTIVE,
     Config,
+    Correction,
     Environment,
     Http,
     Learner,
@@ -27,6 +28,7 @@ from echo_queue.config.model import (
 __all__ = [
     "INTERACTIVE",
     "Config",
+    "Correction",
     "Environment",
     "Http",
     "Learner",

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from echo_queue.config import Config, Environment, Learner, Lora, Preemption, Rollout
+from echo_queue.config.loss_checks import loss_contradictions, sample_contradictions
 from echo_queue.errors import Problem
 
 NAMED = {"function": "function", "interactive": "Class", "verifiers": "load_environment"}
@@ -39,6 +40,8 @@ def contradictions(config: Config) -> Iterator[Problem]:
         )
     yield from _environment(config.environment)
     yield from _schedule(config.learner)
+    yield from loss_contradictions(config)
+    yield from sample_contradictions(config)
     yield from _selection(config)
     yield from _lora(config.model.lora)
     if config.model.lora.rank and config.learner.freeze_router:
@@ -85,13 +88,6 @@ def _rollout(config: Config) -> Iterator[Problem]:
             "rollout.group_size",
             "GRPO compares the samples of one prompt; one sample has no advantage",
             "set 2 or more",
-        )
-    if config.rollout.top_p <= 1 - config.learner.clip_low:
-        yield Problem(
-            "rollout.top_p",
-            "samples come from the nucleus, the learner's policy is the whole distribution: their ratio may be as low "
-            "as top_p on fresh data, and learner.clip_low would cut it off",
-            f"set top_p above {1 - config.learner.clip_low:g}; 1 makes the ratio exact",
         )
 
 

@@ -6,15 +6,30 @@
 """
 
 import os
+import re
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
+from echo_queue.config.presets import PRESETS, Preset
+
+NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
+NAME_IS = "a name has up to 64 small letters, digits, “-”, “_” and “.”, and begins with a letter or a digit"
+
+
+def _checked_name(name: str) -> str:
+    """Returns the name. Raises a `ValueError` with a name that would do."""
+    if not NAME.fullmatch(name):
+        like = re.sub(r"[^a-z0-9_.-]+", "-", name.lower()).strip("-_.")[:64] or "first"
+        raise PydanticCustomError("bad_name", NAME_IS, {"name": f'"{like}"'})
+    return name
+
+
+Name = Annotated[str, AfterValidator(_checked_name)]
 LayerName = Annotated[str, Field(pattern=r"^\w+$")]
 Network = Annotated[str, AfterValidator(lambda text: str(ip_network(text)))]
 Positive = Annotated[int, Field(gt=0)]
@@ -136,9 +151,9 @@ class Model(Section):
     lora: Lora = Lora()
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Number format of training and generation."""
-    max_prompt_tokens: Positive = 256
+    max_prompt_tokens: Positive = 512
     """Longest prompt in tokens. A longer one is refused at submission."""
-    max_new_tokens: Positive = 64
+    max_new_tokens: Positive = 1_024
     """Largest number of tokens that a sample adds to its prompt."""
 
 
@@ -293,6 +308,55 @@ class Queue(Section):
     """Longest wait of a role for other roles. The error names the thing that it waited for."""
 
 
+class Correction(Section):
+    """The loss's correction for data that older weights generated, by tokens' probability ratios: ρ to the behaviour
+    policy μ, whose log-probabilities come with the samples. docs/learning.md has the equations."""
+
+    preset: Preset = "dapo"
+    """A paper's correction, which gives the keys of this section that you leave out their values."""
+    level: Literal["token", "sequence", "product"] = "token"
+    """The ratio that a token is corrected by: its own; the geometric mean of its sample's (`sequence`, GSPO); or the
+    product of its sample's."""
+    use: Literal["none", "clip", "truncate", "mask", "dppo", "m2po"] = "clip"
+    """What the ratio is used for: nothing; PPO's clipped surrogate; an importance weight of at most `cap`; a weight
+    that is 0 outside of `mask_low` … `mask_high`; one that is 0 where the probability has moved by more than `delta`;
+    or one that is 0 for the tokens that have moved most, so that a mean of squared log-ratios stays within `budget`."""
+    anchor: Literal["behaviour", "proximal"] = "behaviour"
+    """The policy that the ratio is taken to. `proximal` lies between behaviour and learner, a version before the one
+    that is made; what lies between behaviour and it is then an importance weight of at most `cap` (decoupled PPO)."""
+    clip_low: float = Field(default=0.2, gt=0, lt=1)
+    """Lower clip: the policy ratio counts as at least 1 − `clip_low`."""
+    clip_high: float = Field(default=0.28, gt=0)
+    """Upper clip: the policy ratio counts as at most 1 + `clip_high`."""
+    cap: float = Field(default=2.0, gt=0)
+    """Largest importance weight."""
+    mask_low: float = Field(default=0.5, ge=0)
+    """Smallest ratio that `mask` lets through."""
+    mask_high: float = Field(default=5.0, gt=0)
+    """Largest ratio that `mask` lets through."""
+    delta: float = Field(default=0.2, gt=0, le=1)
+    """Largest change of a token's probability, in the direction of its advantage, that `dppo` lets through."""
+    drift: float = Field(default=1e-3, ge=0)
+    """Weight of the squared log-ratio that `dppo` adds to the loss."""
+    budget: float = Field(default=0.04, gt=0)
+    """Largest mean of the squared log-ratios of those tokens that `m2po` would move further away."""
+    filter_low: float = Field(default=0.0, ge=0)
+    """Smallest geometric mean of a sample's ratios; a sample below it is not trained."""
+    filter_high: float = Field(default=0.0, ge=0)
+    """Largest geometric mean of a sample's ratios; a sample above it is not trained. 0 turns both bounds off."""
+    filter_worse: float = Field(default=0.0, ge=0)
+    """Largest mean of log μ − log π of a sample with a negative advantage; one above it is not trained (DeepSeek-V3.2).
+    0 turns this off."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_preset(cls, values: Any) -> Any:
+        """Returns the values with the preset's for keys that are left out; pydantic refuses what is no preset."""
+        if not isinstance(values, dict):
+            return values
+        return {**PRESETS.get(str(values.get("preset", "dapo")), {}), **values}
+
+
 class Learner(Section):
     """The learner, which trains with GRPO on batches of groups."""
 
@@ -300,8 +364,9 @@ class Learner(Section):
     """B, the number of groups per update."""
     max_updates: int = Field(default=0, ge=0)
     """Number of updates after which training stops. 0 trains until the backlog is empty."""
-    lr: float = Field(default=1e-4, gt=0)
-    """Learning rate of AdamW."""
+    lr: float = Field(default=1e-6, gt=0)
+    """Learning rate of AdamW. The default suits all weights of a pretrained model; adapters take about 1e-5, and a
+    small model that `init` builds 1e-4."""
     warmup_updates: int = Field(default=0, ge=0)
     """Number of updates over which the learning rate rises from 0."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
@@ -318,16 +383,32 @@ class Learner(Section):
     """Weight decay of AdamW."""
     grad_clip: float = Field(default=1.0, gt=0)
     """Largest norm of the gradient; a larger gradient is scaled down to it."""
-    clip_low: float = Field(default=0.2, gt=0, lt=1)
-    """Lower clip: the policy ratio counts as at least 1 − `clip_low`."""
-    clip_high: float = Field(default=0.28, gt=0)
-    """Upper clip: the policy ratio counts as at most 1 + `clip_high`."""
+    correction: Correction = Correction()
+    loss: str = ""
+    """A loss of your own instead of `correction`: `module:function` (docs/learning.md)."""
+    guard: Literal["off", "warn", "act"] = "warn"
+    """Warns when too little of the data counts any more, before learning breaks (docs/learning.md). `act` also takes
+    smaller steps on stale data, and lets less of it be made while it warns. S stays as it is."""
     kl: float = Field(default=0.0, ge=0)
     """Weight of the KL term to the base model. 0 keeps no reference model in memory."""
     freeze_router: bool = False
     """Leaves the router of a mixture of experts as it is in the base model. Its auxiliary losses are never trained."""
-    advantage: Literal["std", "mean"] = "std"
-    """Formula of the advantage: (r − mean) / (std + 1e-4) for `std`, r − mean for `mean` (Dr. GRPO)."""
+    advantage: Literal["std", "mean", "max"] = "std"
+    """Formula of the advantage: (r − mean) / (std + 1e-4) for `std`, r − mean for `mean` (Dr. GRPO), (r − mean) / mean
+    for `max` (MaxRL), whose rewards are never negative."""
+    normalise: Literal["tokens", "samples", "constant"] = "tokens"
+    """What the sum of the tokens' losses is divided by: the tokens of the update (`tokens`, DAPO); the tokens of each
+    sample, and then the samples (`samples`, GRPO); or `normalise_tokens` times the samples (`constant`, Dr. GRPO)."""
+    normalise_tokens: int = Field(default=0, ge=0)
+    """Tokens that count for each sample with `normalise = "constant"`, usually `model.max_new_tokens`."""
+    truncated: Literal["keep", "mask"] = "keep"
+    """Samples that were cut off at their largest length are trained (`keep`), or only their rewards count, among those
+    of their group (`mask`, DAPO's overlong filtering)."""
+    long_from: int = Field(default=0, ge=0)
+    """Length in tokens above which a sample loses reward, in proportion, up to 1 at `long_until` tokens (DAPO's soft
+    overlong punishment). The metrics show rewards without it."""
+    long_until: int = Field(default=0, ge=0)
+    """Length in tokens from which a sample loses all of that reward. 0 turns it off."""
     zero_variance: Literal["skip", "keep"] = "skip"
     """Groups whose rewards are all equal are left out of the loss (`skip`), or count among its tokens (`keep`)."""
     micro_tokens: Positive = 16_384
@@ -357,6 +438,11 @@ class Learner(Section):
     one. 0 turns this off."""
     keep_checkpoints: Positive = 2
     """Number of checkpoints that are kept. Older ones are deleted."""
+
+    @property
+    def needs_second_moment(self) -> bool:
+        """Whether the correction chooses tokens by the ratios of the whole update."""
+        return self.correction.use == "m2po" and not self.loss
 
 
 class Selection(Section):

@@ -23,6 +23,7 @@ from echo_queue.connections.endpoints import (
     EMBEDDED,
     START_EMBEDDED,
     RedisEndpoint,
+    away,
     redis_endpoint,
     services_dir,
     store_endpoint,
@@ -71,7 +72,9 @@ def connect_redis(config: Config, role: Role, deadline_s: float = CONNECT_DEADLI
         return _with_retries(connect, deadline_s)
     except Unreachable as error:
         _raise_if_disk_full(config)
-        raise _not_running(error, "redis.url", config.redis.url) from None
+        if config.redis.url != EMBEDDED or error.problems[0].fix == START_EMBEDDED:
+            raise
+        raise away(config, "redis.url", error.problems[0].what) from None
 
 
 def connect_store(config: Config, role: Role = "worker", deadline_s: float = CONNECT_DEADLINE_S) -> ObjectStore:
@@ -88,15 +91,9 @@ def connect_store(config: Config, role: Role = "worker", deadline_s: float = CON
     try:
         return _with_retries(connect, deadline_s)
     except Unreachable as error:
-        raise _not_running(error, "store.url", config.store.url) from None
-
-
-def _not_running(error: Unreachable, key: str, url: str) -> ServiceError:
-    """Returns the error, in words of what to start if the service is an embedded one."""
-    what = error.problems[0].what
-    if url != EMBEDDED or error.problems[0].fix == START_EMBEDDED:
-        return error
-    return Unreachable(Problem(key, f"the embedded services of this run do not answer: {what}", START_EMBEDDED))
+        if config.store.url != EMBEDDED or error.problems[0].fix == START_EMBEDDED:
+            raise
+        raise away(config, "store.url", error.problems[0].what) from None
 
 
 def _open_redis(endpoint: RedisEndpoint) -> redis.Redis:

@@ -7,7 +7,7 @@ configuration. A role gets its own user's password and no other.
 import platform
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import orjson
@@ -101,7 +101,7 @@ def celery_broker_url(config: Config) -> str:
 
 def announce(path: Path, **address: Any) -> None:
     """Writes an endpoint file, whole or not at all; only a service that is ready does so."""
-    address |= {"host": platform.node(), "loopback": _loopback()}
+    address["host"] = platform.node()
     write_atomically(path, orjson.dumps(address, option=orjson.OPT_INDENT_2, default=str), "endpoint")
 
 
@@ -112,9 +112,9 @@ def _login(endpoint: RedisEndpoint) -> str:
 
 
 def _read(path: Path, key: str) -> dict[str, Any]:
-    """Reads an endpoint file. Raises `Unreachable` if there is none, or if its service is on another machine."""
+    """Reads an endpoint file. Raises `Unreachable` if there is none."""
     try:
-        address = cast(dict[str, Any], orjson.loads(path.read_bytes()))
+        return cast(dict[str, Any], orjson.loads(path.read_bytes()))
     except FileNotFoundError:
         what = f"the embedded services of this run have not started on this machine ({path})"
         raise Unreachable(Problem(key, what, START_EMBEDDED)) from None
@@ -122,17 +122,14 @@ def _read(path: Path, key: str) -> dict[str, Any]:
         raise ServiceError(
             Problem(str(path), f"cannot be read: {error}", "delete it and restart the services")
         ) from None
-    host, loopback = address.get("host", platform.node()), address.get("loopback", "")
-    if host != platform.node() and not (loopback and loopback == _loopback()):
-        what = f"the embedded services of this run were started on {host}, and this is {platform.node()}"
-        raise Unreachable(Problem(key, what, START_EMBEDDED))
-    return address
 
 
-def _loopback() -> str:
-    """Returns what tells this loopback interface from any other: containers with names of their own may share one."""
-    try:
-        boot, network = Path("/proc/sys/kernel/random/boot_id").read_text(), Path("/proc/self/ns/net").readlink()
-    except OSError:  # not Linux: the name alone must do
-        return ""
-    return f"{boot.strip()} {network}"
+def away(config: Config, key: Literal["redis.url", "store.url"], what: str) -> Unreachable:
+    """Returns the error of an embedded service that does not answer, `what` being how it does not.
+
+    It names the machine on which the service was started, if the run's directory is on a disk of several.
+    """
+    host = _read(services_dir(config) / f"{key.removesuffix('.url')}.json", key).get("host", platform.node())
+    elsewhere = "" if host == platform.node() else f"; they were started on {host}, and this is {platform.node()}"
+    text = f"the embedded services of this run do not answer: {what}{elsewhere}"
+    return Unreachable(Problem(key, text, START_EMBEDDED))

@@ -72,6 +72,26 @@ class UpdateMetrics:
     """Number of groups of earlier updates that this one trained again, at each lag. No other figure counts them."""
     kappa: int = 0
     """κ: the number of updates per publication, also where the learner chooses it. 0: an older learner did not say."""
+    kl_reference: float = 0.0
+    """Mean KL(policy ‖ base model) per token; 0 without `learner.kl`."""
+    filtered_fraction: float = 0.0
+    """Share of the tokens that the filters of `learner.correction` took out with their samples."""
+    ess_tokens: float = 1.0
+    """Effective sample size of the tokens by their ratios ρ to the behaviour policy, as a share of their number."""
+    ess_samples: float = 1.0
+    """The same of the samples, by the products of their tokens' ratios."""
+    second_moment: float = 0.0
+    """Mean of the tokens' (log ρ)²."""
+    ratio_quantiles: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """The 1 %, 50 % and 99 % quantiles of ρ among the tokens of each lag, in updates."""
+    length_mean: float = 0.0
+    """Mean length of the samples, in tokens."""
+    length_max: int = 0
+    """Length of the longest sample, in tokens."""
+    truncated_fraction: float = 0.0
+    """Share of the samples that were cut off at their largest length."""
+    alarm: str = ""
+    """What the guard found wrong with the update; empty if nothing."""
 
 
 RECORDS = TypeAdapter(UpdateMetrics)

@@ -211,7 +211,7 @@ def cost_by_bound(
     """Plots what an update costs in USD at each bound S, a line for each name, and levels that no bound moves."""
     styles = ((AMBER, 4.0), (VIOLET, 1.8), (GREEN, 4.0), (BLUE, 1.8))  # a line may lie on the one before it
     for (name, points), (colour, width) in zip(lines.items(), styles, strict=True):
-        bounds, costs = zip(*points, strict=True) if points else ((), ())
+        bounds, costs = [bound for bound, _ in points], [cost for _, cost in points]
         axes.plot(bounds, costs, color=colour, linewidth=width, marker="o", markersize=2 + width, label=name)
     for (name, cost), colour in zip(levels.items(), (RED, INK), strict=False):
         axes.axhline(cost, color=colour, linewidth=1.4, linestyle=(0, (4, 3)), label=name)

@@ -46,6 +46,8 @@ class Learner:
         self.moved = True
         """True once a move may have made tasks: machines that wait look again. Whoever tells them resets it."""
         self.lacking = rules.batch
+        self.trained_s = 0.0
+        """When the last update ended."""
         self.seats = 0
         """Seats that were kept for late groups at the last drain."""
         self.completed: dict[str, tuple[int, float]] = {}
@@ -80,7 +82,7 @@ class Learner:
     def _update(self) -> None:
         """Ends an update: the queue learns of the version before it is published."""
         self._count()
-        self.version += 1
+        self.version, self.trained_s = self.version + 1, self._clock.now_s
         train_s, size = self._times.train_s, self._rules.batch
         widest = self._rules.s + 1
         self.window = staleness_rules.pace(self.window, self._starved_s, train_s, self._ready, size, widest=widest)

@@ -58,8 +58,8 @@ class Staleness(Section):
 class Generation(Section):
     """The generation time of a group, on a machine of speed 1 that holds as many groups as it may."""
 
-    mean_s: Seconds = 1.0
-    """The mean, where it is not measured."""
+    mean_s: Seconds | None = None
+    """The mean, unless the times are measured."""
     tail: Literal["constant", "log-normal", "pareto", "empirical"] = "log-normal"
     sigma: Rate = 0.6
     """Standard deviation of the logarithm, of a log-normal tail."""
@@ -71,9 +71,10 @@ class Generation(Section):
     """File with a measured generation time in each line, in seconds, for an empirical tail."""
 
     @model_validator(mode="after")
-    def _has_a_file(self) -> Self:
-        if (self.tail == "empirical") != (self.file is not None):
-            raise ValueError("an empirical tail has a file, and no other tail has one")
+    def _has_its_keys(self) -> Self:
+        measured = self.tail == "empirical"
+        if measured != (self.file is not None) or measured == (self.mean_s is not None):
+            raise ValueError("an empirical tail has file and no mean_s, and any other tail mean_s and no file")
         return self
 
 

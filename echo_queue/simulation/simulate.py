@@ -18,8 +18,8 @@ from echo_queue.simulation.world import Events, MachinePool, World
 TierName = Literal["fast", "exact"]
 STRAGGLERS = 3
 """The stream of random numbers that says which machines are slow (`generation.py` has the others)."""
-SPARE_BATCHES = 2
-"""The prompts that there are besides those of all updates and those that S admits ahead of them, in batches."""
+PROMPTS_PER_GROUP = 10
+"""The prompts that there are for each group that is to be trained, because tasks may die. They cost nothing."""
 
 
 def simulate(
@@ -85,8 +85,8 @@ def _steps_s(pool: Pool, number: int, groups: int, seed: int) -> Callable[[int],
 
 
 def _prompts(setting: Setting) -> int:
-    batches = setting.simulation.warm_up + setting.simulation.updates + setting.staleness.s + SPARE_BATCHES
-    return batches * setting.learner.batch_groups
+    batches = setting.simulation.warm_up + setting.simulation.updates + setting.staleness.s + 1
+    return PROMPTS_PER_GROUP * batches * setting.learner.batch_groups
 
 
 def _supply(pools: Sequence[MachinePool], work: Callable[[int], float], setting: Setting) -> float:

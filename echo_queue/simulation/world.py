@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.queue import RunRules, staleness_rules
 from echo_queue.simulation.clock import Clock
 from echo_queue.simulation.learner import Learner, LearnerTimes
@@ -18,6 +19,8 @@ from echo_queue.simulation.machine import Fetching, Machine, Rollout
 from echo_queue.simulation.tally import Cause, Tally
 from echo_queue.simulation.tier import Leased, Tier, pause_s
 
+STALL_UPDATES = 1_000
+"""A learner that waits for longer than so many updates take will wait for ever."""
 SAME_S = 1e-9
 """Times that are no farther apart are the same, because they are rounded."""
 
@@ -85,6 +88,7 @@ class World:
         self._dry = False
         """True while nothing waits to be leased."""
         self._started = [0] * len(pools)
+        self._train_s = times.train_s
         self._pause_s = pause_s(rules.lease_ms / 1000)
         tier.publish(begin)
         for number, pool in enumerate(pools):
@@ -98,11 +102,13 @@ class World:
         return self.learner.tally
 
     def run(self, version: int) -> None:
-        """Runs until the learner has made `version`. Raises `RuntimeError` if nothing can happen before."""
+        """Runs until the learner has made `version`. Raises `EchoQueueError` if it waits for a batch for ever."""
         learner, clock = self.learner, self.clock
         while learner.version < version:
             before_s, cause = clock.now_s, self._cause() if learner.waiting else None
             action = clock.next()
+            if clock.now_s - learner.trained_s > STALL_UPDATES * self._train_s:
+                raise EchoQueueError(self._stall())
             if cause is not None:
                 learner.tally.waits_s[cause] += clock.now_s - before_s
             self._tier.now_s = clock.now_s
@@ -111,6 +117,12 @@ class World:
                 learner.moved, self._dry = False, False
             if not self._dry:
                 self._feed()
+
+    def _stall(self) -> Problem:
+        have, counts = self._rules.batch - self.learner.lacking, self._tier.counts()
+        what = f"the learner has {have} of {self._rules.batch} groups after the time of {STALL_UPDATES:,} updates"
+        fix = "let machines store their progress (progress_s), lose fewer of them, or generate faster"
+        return Problem("simulation", f"{what}; {counts.dead:,} tasks died and {counts.expired:,} leases ran out", fix)
 
     def begin_account(self) -> None:
         """Begins a new account, at the end of the warm-up."""

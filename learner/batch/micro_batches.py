@@ -39,6 +39,12 @@ class MicroBatch:
     """[K] float32 log-probabilities"""
     advantages: Tensor
     """[K] float32"""
+    weights: Tensor
+    """[K] float32: of each token's loss in the sum over all"""
+    versions: Tensor
+    """[K] the version that drew each target"""
+    lengths: Tensor
+    """[R] targets of each sample, which lie together and in order; their sum is K"""
 
     def to(self, device: torch.device) -> Self:
         """Copies the micro-batch to `device`; returns itself if it is there."""
@@ -93,6 +99,10 @@ def collate(pieces: Sequence[PromptSamples], packing: type[Packing]) -> MicroBat
     lengths = _lengths(pieces)
     shared = lengths.prompts
     sampled = np.concatenate([row.sampled for row in rows])
+
+    def of_samples(values: Sequence[float]) -> Tensor:
+        return torch.from_numpy(np.repeat(values, lengths.samples)[sampled].astype(np.float32))
+
     inputs = [np.append(piece.prompt[-1:], row.tokens[:-1]) for piece in pieces for row in piece.rows]
     places = [first + np.arange(count) for first, count in zip(shared[lengths.prompt_of], lengths.samples, strict=True)]
     return MicroBatch(
@@ -102,9 +112,10 @@ def collate(pieces: Sequence[PromptSamples], packing: type[Packing]) -> MicroBat
         outputs=_integers([shared.sum() + np.flatnonzero(sampled)]),
         targets=_integers([row.tokens[row.sampled] for row in rows]),
         behaviour=torch.from_numpy(np.concatenate([row.behaviour for row in rows])[sampled].astype(np.float32)),
-        advantages=torch.from_numpy(
-            np.repeat([row.advantage for row in rows], lengths.samples)[sampled].astype(np.float32)
-        ),
+        advantages=of_samples([row.advantage for row in rows]),
+        weights=of_samples([row.weight for row in rows]),
+        versions=_integers([row.versions[row.sampled] for row in rows]),
+        lengths=torch.tensor([row.drawn for row in rows]),
     )
 
 

@@ -2,10 +2,9 @@
 
 - Every term is returned per token and unreduced. `learner.update` divides by the tokens of the whole update, so the
   gradient does not depend on how the update was cut into micro-batches.
-- The ratio is taken against the behaviour log-probabilities, whatever their age: that is the correction for lag.
+- What concerns a whole sample is found in its micro-batch, which holds it whole. What concerns the whole update is
+  found by a pass of its own (`learner.passes`) and given to the loss as a number.
 
-How to add a loss: write its function in a module of its own here (`clipped.py` is an example, papers named), add its
-coefficients to `config.Learner`, and add its term in `objective.py`, the only place where terms are put together. A
-figure to report per update gets a field in `TokenSums` and in `UpdateMetrics`. Another kind of advantage goes into
-`advantages.py`.
+`corrections.py` has what can be done about stale data, `objective.py` is the only place where terms are put together.
+docs/learning.md has the equations, and docs/glossary.md says where another term goes.
 """

@@ -1,32 +1,93 @@
 """The objective of an update: the terms of the loss, put together as the configuration says (GRPO)."""
 
+import math
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from echo_queue import config
-from learner.losses.clipped import clipped_surrogate
+from echo_queue.config import Correction, Learner
+from learner.losses import corrections, filters
+from learner.losses.corrections import Surrogate
+from learner.losses.custom import custom_loss
+from learner.losses.inputs import LossInputs
 from learner.losses.kl import kl_k3
+from learner.losses.log_ratio import at_level, bounded
 
 
 class TokenLosses(NamedTuple):
-    """The loss to minimise, where the clip cut its gradient, and KL(policy ‖ reference), per token; all [K]."""
+    """The loss to minimise, where the correction cut its gradient, where a filter took the token out, and
+    KL(policy ‖ reference), per token; all [K]."""
 
     losses: Tensor
     clipped: Tensor
+    filtered: Tensor
     kl: Tensor
 
 
-def token_losses(
-    logprobs: Tensor, behaviour: Tensor, advantages: Tensor, reference: Tensor | None, settings: config.Learner
-) -> TokenLosses:
-    """Returns the loss: clipped surrogate + `settings.kl` · KL(policy ‖ reference), with its parts. All inputs are [K].
+class Ratios(NamedTuple):
+    """What a correction is given. `limit`: M2PO's, for the whole update."""
 
-    `reference`: the reference model's log-probabilities; None leaves the KL term out and reports it as 0.
+    log_ratio: Tensor
+    tokens: LossInputs
+    limit: float
+
+
+Use = Callable[[Ratios, Correction], Surrogate]
+USES: Mapping[str, Use] = {
+    "none": lambda r, _: corrections.plain(r.tokens.logprobs, r.tokens.advantages),
+    "clip": lambda r, c: corrections.clip(r.log_ratio, r.tokens.advantages, c.clip_low, c.clip_high),
+    "truncate": lambda r, c: corrections.truncate(r.log_ratio, r.tokens.logprobs, r.tokens.advantages, c.cap),
+    "mask": lambda r, c: corrections.mask(r.log_ratio, r.tokens.logprobs, r.tokens.advantages, c.mask_low, c.mask_high),
+    "dppo": lambda r, c: corrections.dppo(r.log_ratio, _moved(r.tokens), r.tokens.advantages, c.delta, c.drift),
+    "m2po": lambda r, _: corrections.m2po(r.log_ratio, r.tokens.advantages, r.limit),
+}
+"""The words of `learner.correction.use`."""
+
+
+def token_losses(tokens: LossInputs, settings: Learner, limit: float = math.inf) -> TokenLosses:
+    """Returns the loss: corrected policy gradient + `settings.kl` · KL(policy ‖ reference), with its parts.
+
+    Without a reference the KL term is left out and reported as 0. `limit`: `second_moment_limit` of the whole update.
     """
-    losses, clipped = clipped_surrogate(logprobs, behaviour, advantages, settings.clip_low, settings.clip_high)
-    if reference is None:
-        return TokenLosses(losses, clipped, torch.zeros_like(losses))
-    kl = kl_k3(logprobs, reference)
-    return TokenLosses(losses + settings.kl * kl, clipped, kl)
+    losses, clipped = _policy_losses(tokens, settings, limit)
+    filtered = _filtered(tokens, settings.correction)
+    if filtered is None:
+        filtered = torch.zeros_like(clipped)
+    else:
+        losses = losses.masked_fill(filtered, 0.0)
+    if tokens.reference is None:
+        return TokenLosses(losses, clipped, filtered, torch.zeros_like(losses))
+    kl = kl_k3(tokens.logprobs, tokens.reference)
+    return TokenLosses(losses + settings.kl * kl, clipped, filtered, kl)
+
+
+def _policy_losses(tokens: LossInputs, settings: Learner, limit: float) -> Surrogate:
+    """Returns the term that follows the advantages: −log π weighed by them, and corrected for lag."""
+    if settings.loss:
+        losses = custom_loss(settings.loss)(tokens)
+        return Surrogate(losses, torch.zeros_like(losses, dtype=torch.bool))
+    correction = settings.correction
+    if correction.anchor == "behaviour":
+        log_ratio = at_level(bounded(tokens.logprobs - tokens.behaviour), tokens.lengths, correction.level)
+        return USES[correction.use](Ratios(bounded(log_ratio), tokens, limit), correction)
+    proximal = corrections.proximal_logprobs(tokens.logprobs, tokens.behaviour, tokens.lags)
+    surrogate = USES[correction.use](Ratios(bounded(tokens.logprobs - proximal), tokens, limit), correction)
+    weights = bounded(proximal - tokens.behaviour).exp().clamp(max=correction.cap)
+    return surrogate._replace(losses=weights * surrogate.losses)
+
+
+def _moved(tokens: LossInputs) -> Tensor:
+    """Returns how much the tokens' probabilities have grown since they were drawn, [K]."""
+    return tokens.logprobs.detach().exp() - tokens.behaviour.exp()
+
+
+def _filtered(tokens: LossInputs, correction: Correction) -> Tensor | None:
+    """Returns the tokens that the filters take out; None without filters."""
+    log_ratio, found = bounded(tokens.logprobs - tokens.behaviour), []
+    if correction.filter_high:
+        found.append(filters.outside(log_ratio, tokens.lengths, correction.filter_low, correction.filter_high))
+    if correction.filter_worse:
+        found.append(filters.worse_and_far(log_ratio, tokens.advantages, tokens.lengths, correction.filter_worse))
+    return torch.stack(found).any(0) if found else None

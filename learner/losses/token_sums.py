@@ -8,12 +8,15 @@ from typing import ClassVar
 class TokenSums:
     """The figures that an update reports about its tokens, as sums over them. `tokens` counts those that were drawn."""
 
-    TERMS: ClassVar[int] = 5
+    TERMS: ClassVar[int] = 6
     """Number of sums beside `tokens`."""
 
     tokens: int = 0
     loss: float = 0.0
     clipped: float = 0.0
+    """Number of tokens whose gradient the correction cut off or reduced."""
+    filtered: float = 0.0
+    """Number of tokens of samples that a filter took out."""
     kl_behaviour: float = 0.0
     """Sum of behaviour minus learner log-probabilities."""
     kl_reference: float = 0.0

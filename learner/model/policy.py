@@ -8,7 +8,6 @@
 - `pieces` and `restore` carry everything that the next step depends on: training continues bit for bit.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -28,6 +27,7 @@ from learner.model.lora.adapters import Adapters
 from learner.model.lora.frozen_base import ADAPTER_FOLDER, FrozenBase
 from learner.model.scorer import Scorer
 from learner.model.sharding import first_row, local, materialise, rounded_type, shard, whole
+from learner.model.weight_files import open_to_readers
 from learner.ranks.team import Team
 from learner.recovery.state_files import Piece
 
@@ -130,26 +130,25 @@ class Policy:
             self.frozen_base.save_adapters(folder / ADAPTER_FOLDER, weights)
             weights = self.frozen_base.merged(weights)
         empty.save_pretrained(folder, state_dict=dict(weights))  # which takes its entries
+        open_to_readers(folder)
 
-    def step(self, lr: float) -> float:
-        """Takes one AdamW step with the gradient that has come together, its norm clipped. Returns the norm before.
-
-        No step is taken if the norm is not finite.
-        """
+    def clip_gradient(self) -> Tensor:
+        """Scales the gradient that has come together down to the norm allowed. Returns the norm before, on the device:
+        reading it waits for every kernel."""
         gradients = [local(master.grad) for master in self.masters.values() if master.grad is not None]
         norm = self._norm(gradients)
         # As `torch.nn.utils.clip_grads_with_norm_` does it.
         factor = (self._clip / (norm + 1e-6)).clamp(max=1.0)
         for gradient in gradients:
             gradient.mul_(factor)
-        before = float(norm)
-        if not math.isfinite(before):
-            return before
+        return norm
+
+    def step(self, lr: float) -> None:
+        """Takes one AdamW step with the gradient, which must be finite."""
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return before
 
     def _norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """Returns the norm of all ranks' rows together."""

@@ -13,13 +13,12 @@ def test_a_machine_supplies_its_accepted_groups_less_interruptions_and_boots(tmp
     """20 tokens/s at 100 tokens make a group of 4 in 20 s: 2 of the 10 in an update of 40 s."""
     fleet = small(tmp_path, ("accepted = { assumed = 1,", "accepted = { assumed = 0.5,"))
     one = offer(fleet, "good", Setting(fleet, 4, "delta", True).way, s=4, kappa=1)
-    lost = 1 - 0.5 / 3_600 * 1
-    assert one.supply == pytest.approx(0.2 * 0.5 * lost / (1 + 0.5 / 3_600 * 360))
+    assert one.supply == pytest.approx(0.2 * 0.5 / (1 + 0.5 / 3_600 * (360 + 1)))
 
 
 def test_an_interruption_costs_its_boot_and_what_it_loses() -> None:
     assert useful_share(0, 600, 10) == 1
-    assert useful_share(1, 360, 36) == pytest.approx(0.99 / 1.1)
+    assert useful_share(1, 360, 36) == pytest.approx(1 / 1.11)
 
 
 def test_rates_lie_between_measured_lengths_and_not_far_beyond(tmp_path: Path) -> None:

@@ -107,3 +107,14 @@ def test_an_assumption_that_matters_shows_it(tmp_path: Path) -> None:
     moved = {one.key: one for one in found.sensitivities}["pools.good.interruptions_per_hour"]
     doubled = planned(small(tmp_path, ("{ assumed = 0.5,", "{ assumed = 1.0,")))
     assert moved.usd_per_update_at_double == doubled.usd_per_update
+
+
+def test_the_chosen_set_is_simulated_with_the_same_supply_price_and_bound(tmp_path: Path) -> None:
+    fleet = small(tmp_path)
+    found = plan(fleet, ON)
+    set_, simulated = found.chosen, found.simulated
+    assert simulated is not None and simulated.worst_lag <= set_.s
+    assert simulated.utilisation == pytest.approx(set_.utilisation, abs=0.08)
+    assert simulated.usd_per_update * simulated.utilisation == pytest.approx(
+        set_.usd_per_update * set_.utilisation, rel=0.02
+    )

@@ -10,16 +10,19 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from typer.testing import CliRunner
 
 from echo_queue.cli.commands import app
-from echo_queue.cli.documents import DOCUMENTS, schemas
+from echo_queue.cli.documents import documents, schemas
 from echo_queue.queue import Chunk, Heartbeat, PromptSet, UpdateRecord
 from echo_queue.records import PromptShard, Version
 from echo_queue.reporting.run_record import record_of
+from tests.capacity.fleets import ON, ROOT, WORKED
 from tests.cli.test_weights import PublishedRun
 from tests.estimate import MODELS
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import group_of
 from tests.synthetic import update
 
+FILES = {"plan": next(iter(WORKED.values())), "simulate": ROOT / "configs" / "simulations" / "spot.toml"}
+MORE = {"estimate": ("--model-config", str(MODELS / "qwen3-8b.json")), "plan": ("--on", str(ON))}
 DOCUMENT = Path(__file__).parents[2] / "docs" / "schema.json"
 
 
@@ -43,13 +46,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PublishedRun]:
 
 
 def asked(run: PublishedRun, command: str) -> Any:
-    words = [*command.split(), str(run.path), "--json"]
-    words += ["--model-config", str(MODELS / "qwen3-8b.json")] if command == "estimate" else []
+    words = [*command.split(), str(FILES.get(command, run.path)), "--json", *MORE.get(command, ())]
     done = CliRunner().invoke(app, words, catch_exceptions=False)
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("command", DOCUMENTS)
+@pytest.mark.parametrize("command", documents())
 def test_what_a_command_prints_is_what_its_schema_says(run: PublishedRun, command: str) -> None:
     published = schemas()
     Draft202012Validator.check_schema(published)

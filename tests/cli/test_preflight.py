@@ -63,6 +63,12 @@ def test_a_function_that_cannot_work_is_named(folder: Path, function: str, rows:
     assert fix in problem.fix
 
 
+def test_a_loss_that_is_not_there_is_named(folder: Path) -> None:
+    assert not problems(folder, ROWS, **FUNCTION, environment__function="rewards:right", learner__loss="rewards:right")
+    told = problems(folder, ROWS, **FUNCTION, environment__function="rewards:right", learner__loss="rewards:rigth")
+    assert told["learner.loss"].fix == "did you mean right?"
+
+
 def test_a_module_that_is_not_python_is_named_with_its_line(folder: Path) -> None:
     (folder / "broken.py").write_text("def right(:\n")
     told = problems(folder, ROWS, **FUNCTION, environment__function="broken:right")["environment.function"]
@@ -80,7 +86,8 @@ def test_math_needs_a_column_to_compare_with(folder: Path) -> None:
     [
         (None, "is no folder on this machine"),
         ([], "has no config.json"),
-        (["config.json"], "has no tokenizer"),
+        (["config.json", "model.safetensors"], "has no tokenizer"),
+        (["config.json", "tokenizer.json"], "has no weights"),
     ],
 )
 def test_a_folder_that_is_no_model_is_refused(folder: Path, files: list[str] | None, what: str) -> None:

@@ -1,19 +1,14 @@
 """`echo-queue simulate`, as a process that has no torch."""
 
+import json
 import subprocess
-from dataclasses import fields
 from pathlib import Path
 
-import orjson
-from pydantic import TypeAdapter
-
-from echo_queue.cli.simulate import WIDTH, Simulated
-from echo_queue.simulation import Figures
+from echo_queue.cli.simulate import WIDTH
 from tests.cli.test_estimate import echo_queue
 
-EXAMPLE = Path(__file__).parents[2] / "configs" / "simulation.toml"
+EXAMPLE = Path(__file__).parents[2] / "configs" / "simulations" / "spot.toml"
 SHORT = EXAMPLE.read_text(encoding="utf-8") + "\n[simulation]\nupdates = 20\nwarm_up = 5\n"
-SCHEMA = TypeAdapter(Simulated)
 
 
 def simulate(directory: Path, *options: object, text: str = SHORT) -> "subprocess.CompletedProcess[str]":
@@ -30,14 +25,9 @@ def test_each_bound_has_a_column_and_a_narrow_terminal_shows_all_of_it(tmp_path:
     assert "…" not in done.stdout
 
 
-def test_scripts_get_one_document_of_a_known_form(tmp_path: Path) -> None:
-    done = simulate(tmp_path, "--s", "2,4", "--seed", 3, "--json")
-    found = SCHEMA.validate_json(done.stdout, strict=True)
-    assert (found.tier, found.seed, [one.s for one in found.simulations]) == ("fast", 3, [2, 4])
-    document = orjson.loads(done.stdout)
-    assert set(document) == {field.name for field in fields(Simulated)}
-    assert set(document["simulations"][0]) == {field.name for field in fields(Figures)}
-    assert set(found.simulations[0].waits) == set(found.simulations[0].causes())
+def test_scripts_get_a_simulation_for_each_bound(tmp_path: Path) -> None:
+    found = json.loads(simulate(tmp_path, "--s", "2,4", "--seed", 3, "--json").stdout)
+    assert (found["tier"], found["seed"], [one["s"] for one in found["simulations"]]) == ("fast", 3, [2, 4])
 
 
 def test_a_wrong_file_and_wrong_bounds_are_clear_errors(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from echo_queue.config import Lora
+from echo_queue.config import Learner, Lora
 from echo_queue.estimate import shape_of
 from echo_queue.estimate.families import FAMILIES
 from echo_queue.estimate.learner_memory import (
@@ -69,7 +69,7 @@ def document(model_type: str) -> dict[str, Any]:
 def kept_by_autograd(model: PreTrainedModel) -> tuple[dict[str, int], MicroBatchShape]:
     """Bytes of the floats that one micro-batch keeps beside the parameters: of the logits, and of the rest."""
     groups = [group(i, PROMPT, [SAMPLE] * SAMPLES, [1] + [0] * (SAMPLES - 1)) for i in range(GROUPS)]
-    (batch,) = micro_batches(prepare(groups, "std", "skip"), 1 << 20, Rectangles)
+    (batch,) = micro_batches(prepare(groups, Learner()), 1 << 20, Rectangles)
     own = {tensor.untyped_storage().data_ptr() for tensor in model.parameters()}
     kept: dict[int, Tensor] = {}
 
@@ -169,7 +169,7 @@ def test_a_micro_batch_is_the_one_that_the_learner_makes(micro_tokens: int) -> N
         learner={"batch_groups": GROUPS, "micro_tokens": micro_tokens},
     )
     groups = [group(i, PROMPT, [SAMPLE] * SAMPLES, [1] + [0] * (SAMPLES - 1)) for i in range(GROUPS)]
-    first = next(micro_batches(prepare(groups, "std", "skip"), micro_tokens, Rectangles))
+    first = next(micro_batches(prepare(groups, Learner()), micro_tokens, Rectangles))
     rows, prompts = first.packing.queries.shape[0], first.packing.prompts.shape[0]
     assert micro_batch_shape(run) == MicroBatchShape(prompts, PROMPT - 1, rows, SAMPLE)
     assert micro_batch_shape(run).tokens == len(first.tokens)

@@ -69,17 +69,42 @@ class Case(NamedTuple):
 FAMILIES = ("qwen3_moe", "gemma3")
 AGAIN = {"activation_checkpointing": "full"}
 SINGLE = Case(torch.float32, torch.float32, tolerance=1e-4)
-CASES = {
-    "tied": Case(),
-    "untied, reference, activations computed again": Case(tied=False, learner={"kl": 0.5} | AGAIN),
-    "float32, reference": SINGLE._replace(learner={"kl": 0.5}),
-    "float32, untied": SINGLE._replace(tied=False),
-    # One update, since bfloat16 rounds otherwise where samples lie otherwise in micro-batches, and that adds up.
-    "bfloat16, reference": Case(torch.float32, torch.bfloat16, True, "", {"kl": 0.5} | AGAIN, 0, 2e-2, BATCHES[:1]),
-    "LoRA, reference": Case(tied=False, learner={"kl": 0.5}, rank=3),
-    "LoRA, float32": SINGLE._replace(learner={"kl": 0.5} | AGAIN, rank=3),
-    "LoRA, bfloat16": Case(torch.float32, torch.bfloat16, True, "", {"kl": 0.5}, 3, 2e-2, BATCHES[:1]),
-} | {family: SINGLE._replace(family=family, learner=AGAIN, batches=BATCHES[:2]) for family in FAMILIES}
+CASES = (
+    {
+        "tied": Case(),
+        "untied, reference, activations computed again": Case(tied=False, learner={"kl": 0.5} | AGAIN),
+        "float32, reference": SINGLE._replace(learner={"kl": 0.5}),
+        "float32, untied": SINGLE._replace(tied=False),
+        # One update, since bfloat16 rounds otherwise where samples lie otherwise in micro-batches, and that adds up.
+        "bfloat16, reference": Case(torch.float32, torch.bfloat16, True, "", {"kl": 0.5} | AGAIN, 0, 2e-2, BATCHES[:1]),
+        "LoRA, reference": Case(tied=False, learner={"kl": 0.5}, rank=3),
+        "LoRA, float32": SINGLE._replace(learner={"kl": 0.5} | AGAIN, rank=3),
+        "LoRA, bfloat16": Case(torch.float32, torch.bfloat16, True, "", {"kl": 0.5}, 3, 2e-2, BATCHES[:1]),
+    }
+    | {
+        name: Case(learner=values, batches=BATCHES[:2])
+        for name, values in {
+            "gspo, samples, max": {
+                "correction": {"preset": "gspo", "clip_high": 0.5},
+                "normalise": "samples",
+                "advantage": "max",
+            },
+            "m2po": {"correction": {"preset": "m2po"}},
+            "dppo, filtered": {"correction": {"preset": "dppo", "filter_high": 2.0, "filter_worse": 0.5}},
+            "decoupled, constant": {
+                "correction": {"preset": "decoupled-ppo"},
+                "normalise": "constant",
+                "normalise_tokens": 9,
+            },
+            "seq-TIS, long samples lose": {
+                "correction": {"preset": "tis", "level": "product"},
+                "long_from": 4,
+                "long_until": 9,
+            },
+        }.items()
+    }
+    | {family: SINGLE._replace(family=family, learner=AGAIN, batches=BATCHES[:2]) for family in FAMILIES}
+)
 
 
 class Trained(NamedTuple):
@@ -176,6 +201,8 @@ def test_ranks_train_what_one_process_trains(size: int, folder: Path, alone: dic
         assert all(rank[name].results == first.results for rank in ranks), "every rank gets the same figures"
         for found, one in zip(first.results, expected.results, strict=True):
             assert numbers(found) == pytest.approx(numbers(one), rel=case.tolerance, abs=case.tolerance / 100), name
+            if case.compute == torch.float64:
+                assert ratios(found) == pytest.approx(ratios(one), rel=1e-6), name
         state = put_together(piece for rank in ranks for piece in rank[name].pieces)
         assert far(state, put_together(expected.pieces), case.tolerance) == [], name
         assert not any(rank[name].snapshot for rank in ranks[1:]), "rank 0 alone gets the weights"
@@ -189,6 +216,12 @@ def test_ranks_train_what_one_process_trains(size: int, folder: Path, alone: dic
 
 def numbers(result: UpdateResult) -> list[float]:
     return [result.grad_norm, result.lr, result.zero_variance_groups, *vars(result.sums).values()]
+
+
+def ratios(result: UpdateResult) -> list[float]:
+    found = result.ratios
+    quantiles = [number for _, row in found.by_lag for number in row]
+    return [found.ess_tokens, found.ess_samples, found.second_moment, *quantiles]
 
 
 def far(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance: float) -> list[str]:

@@ -24,6 +24,7 @@ from echo_queue.connections.verdict import Verdict
 from echo_queue.errors import ServiceError
 from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.launch.server_process import ServerProcess
+from echo_queue.launch.supervisor import RunningError
 from echo_queue.queue import Caller, Monitor
 from echo_queue.services import serving
 from echo_queue.services.inspection import inspect
@@ -158,6 +159,18 @@ def test_services_whose_keeper_was_killed_are_found_again(config: Config, start:
         connect_redis(config, "admin", deadline_s=0)
 
 
+def test_services_that_are_kept_already_are_left_to_their_keeper(config: Config, tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(f'[run]\nname = "test"\ndir = "{config.run.dir}"\n')
+    keeper = subprocess.Popen([sys.executable, "-c", SERVE, str(file)])
+    wait_until((services_dir(config) / "store.json").exists, "the services")
+    with pytest.raises(RunningError, match=f"by process {keeper.pid}"):
+        serving.serve(config, threading.Event())
+    assert connect_redis(config, "admin", deadline_s=0).ping(), "nobody else ends them"
+    keeper.send_signal(signal.SIGTERM)
+    assert keeper.wait(20) == 0
+
+
 def test_sigterm_ends_the_store_first_and_redis_last(config: Config, tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text(f'[run]\nname = "test"\ndir = "{config.run.dir}"\n')
@@ -235,14 +248,11 @@ def test_whoever_meets_embedded_services_that_have_ended_is_told_what_they_are(
 
 
 def test_embedded_services_of_another_machine_are_named_with_it(config: Config, start: Start) -> None:
-    """A run's directory that two machines share: the address in it is 127.0.0.1."""
-    start(config)
+    """A run's directory that two machines share: the address in it is 127.0.0.1, where nothing listens here."""
+    start(config).stop()
     for name, connect in (("redis", partial(connect_redis, config)), ("store", partial(connect_store, config))):
         file = services_dir(config) / f"{name}.json"
-        file.write_bytes(orjson.dumps(orjson.loads(file.read_bytes()) | {"host": "a-container"}))
-        connect("worker", deadline_s=0)  # containers that share one loopback interface may have names of their own
-        other = {"host": "another-machine", "loopback": "another"}
-        file.write_bytes(orjson.dumps(orjson.loads(file.read_bytes()) | other))
+        file.write_bytes(orjson.dumps(orjson.loads(file.read_bytes()) | {"host": "another-machine"}))
         with pytest.raises(ServiceError, match=rf"{name}.url: .* were started on another-machine, and this is"):
             connect("worker", deadline_s=0)
 

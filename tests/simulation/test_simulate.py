@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from echo_queue.errors import ConfigError
+from echo_queue.errors import ConfigError, EchoQueueError
 from echo_queue.simulation import Figures, Setting, load, simulate
 from tests.simulation.settings import setting
 
@@ -108,6 +108,13 @@ def test_measured_times_and_losses_come_from_files(tmp_path: Path) -> None:
     figures = simulate(load(file))
     assert figures.machines_lost == 3
     assert figures.supply == pytest.approx(2.0)
+
+
+def test_a_fleet_that_never_ends_a_group_is_an_error_and_no_endless_wait() -> None:
+    hopeless = {"losses_per_machine_hour": 100.0, "progress_s": 0.0, "boot_s": 1.0}
+    asked = setting(2, generation=100.0, supply=0.004, updates=5, warm_up=0, pool=hopeless)
+    with pytest.raises(EchoQueueError, match="tasks died"):
+        simulate(asked)
 
 
 def test_all_that_is_wrong_in_a_file_is_said_at_once(tmp_path: Path) -> None:

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from transformers import GPT2Config, PretrainedConfig, Qwen3Config, Qwen3MoeConfig
 
 from echo_queue.config import Learner
+from echo_queue.config.presets import PRESETS
 from learner.batch.micro_batches import collate, micro_batches
 from learner.batch.packing import Packing
 from learner.batch.plan import FILLER, Costs, Pieces, Share, plan
 from learner.batch.prepare import PromptSamples, SampleRow, Update, prepare
+from learner.losses.inputs import LossInputs
 from learner.losses.objective import token_losses
 from learner.model.attention.rectangles import Rectangles
 from learner.model.attention.varlen import VariableLength
@@ -164,7 +166,7 @@ def test_one_rank_has_the_micro_batches_that_a_single_process_always_had(packing
 
 
 def test_a_process_alone_collates_the_same_micro_batches() -> None:
-    update = prepare([group(0), group(1, prompt=9, lengths=(3, 20, 8)), group(2, lengths=(1, 2, 3))], "std", "skip")
+    update = prepare([group(0), group(1, prompt=9, lengths=(3, 20, 8)), group(2, lengths=(1, 2, 3))], Learner())
     (share,) = plan(update, 1, 40, Rectangles, LINEAR)
     for pieces, batch in zip(share, micro_batches(update, 40, Rectangles), strict=True):
         assert torch.equal(collate(pieces, Rectangles).tokens, batch.tokens)
@@ -309,13 +311,17 @@ def test_a_filler_runs_forward_and_backward_to_zero_gradients() -> None:
 
 def test_a_filler_has_no_loss_and_no_figures() -> None:
     batch = collate(FILLER, VariableLength)
-    losses = token_losses(torch.zeros(0), batch.behaviour, batch.advantages, torch.zeros(0), Learner(kl=0.1))
-    assert [float(term.sum()) for term in losses] == [0, 0, 0]
+    none = torch.zeros(0)
+    inputs = LossInputs(none, batch.behaviour, batch.advantages, batch.versions, batch.lengths, none)
+    for preset in PRESETS:
+        settings = Learner.model_validate({"kl": 0.1, "correction": {"preset": preset, "filter_high": 2.0}})
+        assert [float(term.sum()) for term in token_losses(inputs, settings)] == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 16])
 def test_the_gradients_of_all_ranks_add_up_to_those_of_one(ranks: int) -> None:
-    update = prepare([group(n, prompt=4 * n + 1, lengths=(4, 9, 1 + n)) for n in range(3)], "std", "keep")
+    groups = [group(n, prompt=4 * n + 1, lengths=(4, 9, 1 + n)) for n in range(3)]
+    update = prepare(groups, Learner(zero_variance="keep"))
     (whole,), shares = plan(update, 1, 30, Rectangles, LINEAR), plan(update, ranks, 30, Rectangles, LINEAR)
     expected, of_ranks = gradients(whole), [gradients(share) for share in shares]
     for name, gradient in expected.items():

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from echo_queue.config import Learner
 from learner.batch.micro_batches import micro_batches
 from learner.batch.prepare import prepare
 from learner.model.architecture import check_architecture
@@ -29,7 +30,7 @@ def test_log_probabilities_and_gradients_are_those_of_a_plain_forward_pass(famil
     expected = torch.cat(list(plain(model, UNEVEN, 0.9).values())).sort().values
     gradient = gradients(model, plain_sum(model, UNEVEN, 1.0))
     for_scorer(model)
-    (batch,) = micro_batches(prepare(UNEVEN, "std", "keep"), 10_000, Rectangles)
+    (batch,) = micro_batches(prepare(UNEVEN, Learner(zero_variance="keep")), 10_000, Rectangles)
     found = Scorer(model)(batch, 0.9).logprobs.sort().values
     torch.testing.assert_close(found.float(), expected, atol=1e-5, rtol=0)
     again = gradients(model, shared(model, UNEVEN, 1.0, 60))

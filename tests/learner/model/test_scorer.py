@@ -5,6 +5,7 @@ from transformers import (
     PreTrainedModel,
 )
 
+from echo_queue.config import Learner
 from echo_queue.records import Group
 from learner.batch.micro_batches import micro_batches
 from learner.batch.prepare import prepare
@@ -43,7 +44,7 @@ def plain(model: PreTrainedModel, groups: list[Group], temperature: float) -> di
 
 def shared(model: PreTrainedModel, groups: list[Group], temperature: float, micro_tokens: int) -> Tensor:
     """Sum of logprob × advantage over the update, as the learner computes it."""
-    update = prepare(groups, "std", "keep")
+    update = prepare(groups, Learner(zero_variance="keep"))
     sums = [
         (Scorer(model)(batch, temperature).logprobs * batch.advantages).sum()
         for batch in micro_batches(update, micro_tokens, Rectangles)
@@ -53,7 +54,7 @@ def shared(model: PreTrainedModel, groups: list[Group], temperature: float, micr
 
 def plain_sum(model: PreTrainedModel, groups: list[Group], temperature: float) -> Tensor:
     scores = iter(plain(model, groups, temperature).values())
-    update = prepare(groups, "std", "keep")
+    update = prepare(groups, Learner(zero_variance="keep"))
     total = [next(scores).sum() * row.advantage for part in update.groups for row in part.rows]
     return torch.stack(total).sum() / update.tokens
 
@@ -83,7 +84,7 @@ def test_shared_prompts_give_the_gradients_of_a_plain_forward_pass(
 def test_every_token_drawn_gets_the_log_probability_of_a_plain_forward_pass(groups: list[Group]) -> None:
     expected = torch.cat(list(plain(tiny_model(), groups, 0.9).values())).sort().values
     model = for_scorer(tiny_model())
-    batches = micro_batches(prepare(groups, "std", "keep"), 10_000, Rectangles)
+    batches = micro_batches(prepare(groups, Learner(zero_variance="keep")), 10_000, Rectangles)
     found = torch.cat([Scorer(model)(batch, 0.9).logprobs for batch in batches]).sort().values
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
@@ -107,7 +108,7 @@ def test_a_head_computed_in_pieces_gives_the_same_gradients(monkeypatch: pytest.
 def test_entropy_is_that_of_the_sampling_distribution() -> None:
     model = for_scorer(tiny_model())
     item = group(5, prompt=3, lengths=(1, 1), rewards=(0, 1))
-    (batch,) = micro_batches(prepare([item], "mean", "skip"), 100, Rectangles)
+    (batch,) = micro_batches(prepare([item], Learner(advantage="mean")), 100, Rectangles)
     logits = tiny_model()(torch.from_numpy(item.prompt).long()[None]).logits
     expected = torch.distributions.Categorical(logits=logits[0, -1] / 2.0).entropy()
     torch.testing.assert_close(Scorer(model)(batch, 2.0).entropy, expected.expand(2), atol=1e-5, rtol=0)

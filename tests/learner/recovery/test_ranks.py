@@ -288,6 +288,7 @@ def save_trained(team: Team, endpoint: StoreEndpoint, run: str) -> list[Piece]:
     policy = policy_of(team)
     for master in policy.masters.values():
         master.grad = master.detach().clone()
+    policy.clip_gradient()
     policy.step(1e-2)
     save(team, ObjectStore(endpoint, run), 1, pieces=policy.pieces())
     return policy.pieces()

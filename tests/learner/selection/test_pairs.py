@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from echo_queue.config import Selection
+from echo_queue.config import Learner, Selection
 from learner.batch.prepare import Update, prepare
 from learner.selection.pairs import Pair, contrasts, draw, select_samples
 from tests.learner.synthetic import group
@@ -15,7 +15,7 @@ REWARDS = (0.1, 0.9, 0.4, 0.6, 0.0, 1.0, 0.5, 0.5)
 
 def update_of(*rewards: tuple[float, ...]) -> Update:
     groups = [group(at, lengths=(3,) * len(row), rewards=row) for at, row in enumerate(rewards)]
-    return prepare(groups, "std", "skip")
+    return prepare(groups, Learner())
 
 
 def advantages(update: Update) -> list[list[float]]:

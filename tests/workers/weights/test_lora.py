@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from echo_queue.config import Config
+from echo_queue.config import Config, Learner
 from echo_queue.errors import ConfigError
 from echo_queue.records import Sample, Span, Version
 from echo_queue.storage.object_store import ObjectStore
@@ -120,7 +120,7 @@ def apart(engine: TransformersEngine, score: Score, policy: Policy) -> float:
         for number, one in enumerate(run(engine, questions).values())
     )
     drawn = replace(group(0), prompt=questions[0].prompt, samples=samples)
-    (batch,) = micro_batches(prepare([drawn], "std", "skip"), 1 << 20, policy.packing)
+    (batch,) = micro_batches(prepare([drawn], Learner()), 1 << 20, policy.packing)
     with torch.no_grad():
         return float((score(batch, 1.0).logprobs - batch.behaviour).abs().mean())
 

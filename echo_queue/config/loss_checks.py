@@ -1,0 +1,115 @@
+"""Finds settings of the loss that do not go together, though each value is valid alone."""
+
+from collections.abc import Iterator, Mapping
+
+from echo_queue.config import Config, Correction, Learner
+from echo_queue.config.presets import PRESETS
+from echo_queue.errors import Problem
+
+WHERE = "learner.correction"
+KEYS_OF_USE: Mapping[str, frozenset[str]] = {
+    "none": frozenset(),
+    "clip": frozenset({"clip_low", "clip_high"}),
+    "truncate": frozenset({"cap"}),
+    "mask": frozenset({"mask_low", "mask_high"}),
+    "dppo": frozenset({"delta", "drift"}),
+    "m2po": frozenset({"budget"}),
+}
+LEVELS_OF_USE: Mapping[str, tuple[str, ...]] = {
+    "none": ("token",),
+    "clip": ("token", "sequence"),
+    "truncate": ("token", "sequence", "product"),
+    "mask": ("token", "sequence", "product"),
+    "dppo": ("token",),
+    "m2po": ("token",),
+}
+LEVEL_REASONS: Mapping[str, str] = {
+    "none": "uses no ratio",
+    "clip": "would cut off nearly every sample: the product of many ratios is seldom within the clip",
+    "dppo": "compares probabilities of tokens",
+    "m2po": "leaves out tokens",
+}
+
+
+def loss_contradictions(config: Config) -> Iterator[Problem]:
+    """Yields every contradiction between the settings of the loss, and with those of samples and rewards."""
+    learner, correction = config.learner, config.learner.correction
+    if learner.loss:
+        if ":" not in learner.loss:
+            yield Problem("learner.loss", f"{learner.loss} names no function", 'write "module:function"')
+        if correction != Correction():
+            yield Problem(WHERE, "is not used with learner.loss, which replaces it", "remove one of the two")
+        return
+    yield from _correction(correction)
+    if correction.use == "none" and config.staleness.s:
+        what = f'is "none", which is right for fresh data only; staleness.s is {config.staleness.s}'
+        yield Problem(f"{WHERE}.use", what, "choose a correction, or set staleness.s to 0")
+    yield from _nucleus(config)
+
+
+def sample_contradictions(config: Config) -> Iterator[Problem]:
+    """Yields every contradiction between the settings of advantages, normalisation and lengths."""
+    learner, longest = config.learner, config.model.max_new_tokens
+    if learner.normalise == "constant" and not learner.normalise_tokens:
+        what = 'is 0, but normalise = "constant" divides by it'
+        yield Problem("learner.normalise_tokens", what, f"set model.max_new_tokens, {longest}")
+    if learner.normalise != "constant" and learner.normalise_tokens:
+        what = f'is not used by normalise = "{learner.normalise}"'
+        yield Problem("learner.normalise_tokens", what, 'set normalise to "constant", or remove it')
+    yield from _lengths(learner, longest)
+    if learner.long_until and config.selection.refill:
+        what = "looks for groups that differ in the environment's reward, and learner.long_until changes rewards"
+        yield Problem("selection.refill", what, "turn one of the two off")
+    if learner.advantage == "max" and (config.environment.reward_min < 0 or learner.long_until):
+        what = 'is "max", which divides by the mean reward, and rewards may be negative'
+        fix = 'set environment.reward_min to 0 and remove learner.long_until, or set advantage to "std" or "mean"'
+        yield Problem("learner.advantage", what, fix)
+
+
+def _lengths(learner: Learner, longest: int) -> Iterator[Problem]:
+    where, begin, end = "learner.long_until", learner.long_from, learner.long_until
+    if begin and not end:
+        yield Problem("learner.long_from", "is not used while long_until is 0", "set long_until, or remove it")
+    elif end and begin >= end:
+        yield Problem(where, f"{end} is not above long_from, {begin}", "raise it: the penalty grows between the two")
+    elif end > longest:
+        what = f"{end} is more than model.max_new_tokens, {longest}: no sample would get all of the penalty"
+        yield Problem(where, what, f"set {longest} or less")
+
+
+def _correction(correction: Correction) -> Iterator[Problem]:
+    use, level = correction.use, correction.level
+    if level not in LEVELS_OF_USE[use]:
+        what = f'"{level}" does not go with use = "{use}", which {LEVEL_REASONS[use]}'
+        yield Problem(f"{WHERE}.level", what, f"set {' or '.join(LEVELS_OF_USE[use])}, or another use")
+    if correction.anchor == "proximal" and (use not in ("clip", "truncate", "mask") or level != "token"):
+        what = f'"proximal" does not go with use = "{use}" at level "{level}", which is defined by the behaviour policy'
+        yield Problem(f"{WHERE}.anchor", what, 'set "behaviour", or clip, truncate or mask at level "token"')
+    used = KEYS_OF_USE[use] | ({"cap"} if correction.anchor == "proximal" else set())
+    given = PRESETS[correction.preset]
+    for key in sorted(correction.model_fields_set & frozenset().union(*KEYS_OF_USE.values()) - used):
+        if getattr(correction, key) != given.get(key):
+            yield Problem(f"{WHERE}.{key}", f'is not used by use = "{use}"', "remove it, or set another use")
+    if use == "mask" and correction.mask_low >= correction.mask_high:
+        yield Problem(f"{WHERE}.mask_high", "is not above mask_low: every token would be masked", "raise it")
+    if correction.filter_low and not correction.filter_high:
+        yield Problem(f"{WHERE}.filter_low", "is not used while filter_high is 0", "set filter_high, or remove it")
+    elif correction.filter_high and not correction.filter_low < 1 < correction.filter_high:
+        what = "and filter_low do not enclose 1: samples of the policy itself would be filtered"
+        yield Problem(f"{WHERE}.filter_high", what, "set filter_low below 1, and filter_high above")
+
+
+def _nucleus(config: Config) -> Iterator[Problem]:
+    """Yields a problem if ratios of fresh data could lie below what the correction lets through."""
+    correction = config.learner.correction
+    key, lowest = {
+        "clip": ("clip_low", 1 - correction.clip_low),
+        "mask": ("mask_low", correction.mask_low),
+    }.get(correction.use, ("", 0.0))
+    if config.rollout.top_p <= lowest:
+        yield Problem(
+            "rollout.top_p",
+            "samples come from the nucleus, the learner's policy is the whole distribution: their ratio may be as low "
+            f"as top_p on fresh data, and {WHERE}.{key} would cut it off",
+            f"set top_p above {lowest:g}; 1 makes the ratio exact",
+        )

@@ -1,0 +1,44 @@
+"""Figures of the ratios ρ = π / μ of an update's tokens: how much of the data still counts, and how far it is off."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
+
+QUANTILES = (0.01, 0.5, 0.99)
+
+
+@dataclass(frozen=True)
+class RatioFigures:
+    """Figures of an update before its step. Effective sample sizes are shares, in (0, 1]: 1 on fresh data."""
+
+    ess_tokens: float = 1.0
+    """(Σρ)² / (N Σρ²) of the N tokens (Kong 1992)."""
+    ess_samples: float = 1.0
+    """The same of samples, whose weights are the products of their tokens' ratios (VCPO, arXiv 2602.17616)."""
+    second_moment: float = 0.0
+    """Mean of (log ρ)²."""
+    by_lag: tuple[tuple[int, tuple[float, ...]], ...] = ()
+    """For each lag of tokens, in ascending order, the `QUANTILES` of their ρ."""
+
+
+def ratio_figures(log_ratios: Floats, lags: Counts, lengths: Counts) -> RatioFigures:
+    """Computes the figures of N tokens [N] in R samples [R], whose tokens lie together and in order."""
+    quantiles = tuple(
+        (int(lag), tuple(np.exp(np.quantile(log_ratios[lags == lag], QUANTILES)).tolist())) for lag in np.unique(lags)
+    )
+    filled = lengths[lengths > 0]
+    products = np.add.reduceat(log_ratios, np.cumsum(filled) - filled)
+    return RatioFigures(
+        effective_share(log_ratios), effective_share(products), float(np.square(log_ratios).mean()), quantiles
+    )
+
+
+def effective_share(log_weights: Floats) -> float:
+    """Returns (Σw)² / (n Σw²) of n weights by their logarithms, of any size: 1 if all are equal, 1/n if one is all."""
+    weights = np.exp(log_weights - log_weights.max())
+    return float(math.fsum(weights) ** 2 / (len(weights) * math.fsum(np.square(weights))))

@@ -1,0 +1,99 @@
+"""The passes of one rank over the samples of an update: a forward pass alone, or one whose loss has a gradient.
+
+All ranks make the same passes. What is found per token is put together in one order, the plan's: rank by rank,
+micro-batch by micro-batch. So each rank has the figures of the whole update, and computes the same from them.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from echo_queue import config
+from learner.batch.micro_batches import MicroBatch, collate
+from learner.batch.plan import Pieces, Share
+from learner.batch.prepare import SampleRow
+from learner.diagnostics.ratios import Floats, RatioFigures, ratio_figures
+from learner.losses import corrections
+from learner.losses.inputs import LossInputs
+from learner.losses.log_ratio import bounded
+from learner.losses.objective import token_losses
+from learner.model.policy import Policy
+from learner.model.scorer import Score
+
+
+class Passes:
+    """The passes of this rank of the policy's team. `shares`: the plan; `version`: the one that is trained."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        shares: Sequence[Share],
+        settings: config.Learner,
+        *,
+        version: int,
+        temperature: float,
+        reference: Score | None,
+    ) -> None:
+        self._policy, self._team, self._shares, self._version = policy, policy.team, shares, version
+        self._settings, self._temperature, self._reference = settings, temperature, reference
+        self.own = shares[policy.team.rank]
+        """The samples of each micro-batch of this rank."""
+        self._rows = [row for share in shares for row in _rows(share)]
+
+    def loss(self, pieces: Pieces, limit: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns the summed loss of a micro-batch; the sums that it reports, in the order of `TokenSums`; log ρ [K].
+
+        All stay on the device: a figure that is read waits for every kernel before it. `limit`: M2PO's.
+        """
+        batch = self._batch(pieces)
+        reference = None
+        if self._reference is not None:
+            with torch.no_grad():  # first: it may be the policy's own model, which then keeps what its gradient needs
+                reference = self._reference(batch, self._temperature).logprobs
+        logprobs, entropy = self._policy.score(batch, self._temperature)
+        lags = self._version - batch.versions
+        inputs = LossInputs(logprobs, batch.behaviour, batch.advantages, lags, batch.lengths, reference)
+        losses, clipped, filtered, kl = token_losses(inputs, self._settings, limit)
+        apart = batch.behaviour - logprobs
+        terms = torch.stack([losses, clipped.to(losses.dtype), filtered.to(losses.dtype), apart, kl, entropy])
+        return (losses * batch.weights).sum(), terms.detach().double().sum(1), bounded(-apart.detach())
+
+    def second_moment_limit(self, step: Callable[[], AbstractContextManager[object]]) -> float:
+        """Returns M2PO's limit, from a forward pass over the whole update, each micro-batch within a `step()`."""
+        found = []
+        for pieces in self.own:
+            with step(), torch.no_grad():
+                batch = self._batch(pieces)
+                found.append(bounded(self._policy.score(batch, self._temperature).logprobs - batch.behaviour))
+        advantages = np.repeat([row.advantage for row in self._rows], [row.drawn for row in self._rows])
+        with step():
+            log_ratios = self.gathered(found)
+        budget = self._settings.correction.budget
+        return corrections.second_moment_limit(log_ratios, torch.from_numpy(advantages).to(log_ratios), budget)
+
+    def gathered(self, own: Sequence[Tensor], sums: Tensor | None = None) -> Tensor:
+        """Returns all ranks' values in the plan's order, [N] in float64. `own`: those of this rank's micro-batches.
+
+        `sums` [T] are added up over all ranks in the same collective, and come first.
+        """
+        counts = [sum(row.drawn for row in _rows(share)) for share in self._shares]
+        begin, count = sum(counts[: self._team.rank]), counts[self._team.rank]
+        values = torch.zeros(sum(counts), dtype=torch.float64, device=self._policy.device)
+        if count:
+            values[begin : begin + count] = torch.cat(list(own))
+        return self._team.sum(values if sums is None else torch.cat([sums, values]))
+
+    def ratio_figures(self, log_ratios: Floats) -> RatioFigures:
+        """Computes the figures of all tokens' log ρ [N], in the plan's order."""
+        versions = np.concatenate([row.versions[row.sampled] for row in self._rows])
+        return ratio_figures(log_ratios, self._version - versions, np.array([row.drawn for row in self._rows]))
+
+    def _batch(self, pieces: Pieces) -> MicroBatch:
+        return collate(pieces, self._policy.packing).to(self._policy.device)
+
+
+def _rows(share: Share) -> list[SampleRow]:
+    return [row for pieces in share for piece in pieces for row in piece.rows]
