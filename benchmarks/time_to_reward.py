@@ -5,8 +5,9 @@
 Both train the same base model on the same prompts in the same order, with the same number of samples, the same loss,
 learning rate and scorer. The reward is that of the sampled groups, a running mean over 10 updates. *training* counts
 from the moment at which the trainer begins to wait for the first update's samples; *process* counts from the start of
-the command, imports and services included. Making the base model and installing TRL counts for neither. TRL has an
-environment of its own under build/, with the settings in `benchmarks/with_trl/train.py`.
+the command, imports and services included, and so does *first update*, until that has been made. Making the base model
+and installing TRL counts for none of them. TRL has an environment of its own under build/, with the settings in
+`benchmarks/with_trl/train.py`.
 
 Only an idle machine gives a fair ratio: TRL's threads wait for one another, so other work slows it far more.
 """
@@ -51,8 +52,10 @@ class Curve:
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds. `training_s` and `process_s`: until the running mean of the reward was 0.8; None: never."""
+    """Seconds. `first_update_s`: from the start of the command to the end of the first update. `training_s` and
+    `process_s`: until the running mean of the reward was 0.8; None: never."""
 
+    first_update_s: float
     training_s: float | None
     process_s: float | None
     updates_needed: int | None
@@ -67,6 +70,7 @@ def times(curve: Curve) -> Times:
     needed = next((i + RUNNING_UPDATES for i, mean in enumerate(running) if mean >= REWARD), None)
     reached = None if needed is None else curve.points[needed - 1][0]
     return Times(
+        first_update_s=curve.points[0][0] - curve.started_s,
         training_s=None if reached is None else reached - curve.began_s,
         process_s=None if reached is None else reached - curve.started_s,
         updates_needed=needed,
@@ -193,6 +197,7 @@ def _report(ours: Times, theirs: Times, as_json: bool) -> None:
         print(
             f"{name:<21} reward {REWARD} after {_seconds(found.training_s)} of training, "
             f"{_seconds(found.process_s)} of the process, {found.updates_needed} updates; "
+            f"first update after {found.first_update_s:.1f} s, "
             f"{found.s_per_update:.3f} s per update, reward {found.last_reward:.2f} after {found.updates}"
         )
     print(f"ratio: {_share(training)} training, {_share(process)} whole process (target {TARGET})", flush=True)

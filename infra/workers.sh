@@ -6,7 +6,7 @@
 # - CUDA_VISIBLE_DEVICES says which GPUs are this job's; without it, all of the machine are.
 set -uo pipefail
 config=${1:?"workers.sh CONFIG: name the run's TOML file"}
-if [[ -n ${CUDA_VISIBLE_DEVICES:-} ]]; then
+if [[ -v CUDA_VISIBLE_DEVICES ]]; then
   IFS=, read -ra gpus <<< "$CUDA_VISIBLE_DEVICES"
 elif command -v nvidia-smi > /dev/null; then
   mapfile -t gpus < <(nvidia-smi --query-gpu=index --format=csv,noheader)

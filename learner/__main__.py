@@ -14,6 +14,7 @@ from pathlib import Path
 from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.errors import AGAIN, DONE, REFUSED, ConfigError, EchoQueueError, Problem, SetBackError
+from echo_queue.launch import collection
 from echo_queue.launch.problem_output import print_problems
 from echo_queue.launch.signals import set_on_signals
 from learner.ranks import launcher
@@ -49,11 +50,12 @@ def _train(config: Config, place: Place) -> int:
     if place.launched:
         launcher.end_with_launcher()
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it logs each wait for a message that runs out
-    # Imported only now: torch takes seconds.
-    from transformers.utils.logging import disable_progress_bar
+    with collection.paused():
+        # Imported only now: torch takes seconds.
+        from transformers.utils.logging import disable_progress_bar
 
-    from learner.ranks.team import OtherRankError, RankLostError
-    from learner.training_loop import train
+        from learner.ranks.team import OtherRankError, RankLostError
+        from learner.training_loop import train
 
     disable_progress_bar()
     try:

@@ -82,7 +82,7 @@ class Housekeeper(threading.Thread):
 
     def _sweep(self) -> None:
         self._reclaim()
-        self._operator.admit()
+        self._operator.admit(optional=True)  # leases end even while the server is full
         self._observe(self._operator.status())
         if time.monotonic() > self._orphans_due:
             self._sweeper.sweep()

@@ -15,6 +15,7 @@ from pathlib import Path
 from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.errors import EchoQueueError
+from echo_queue.launch import collection
 from echo_queue.launch.problem_output import print_problems
 from workers.preemption import watch
 from workers.shutdown import Shutdown, on_signals
@@ -53,7 +54,8 @@ def start(config: Config, name: str, shutdown: Shutdown) -> None:
     watch(config.rollout.preemption, shutdown)
     scorer = Scorer(config.environment)  # its process starts while torch is imported
     try:
-        from workers.worker import work
+        with collection.paused():
+            from workers.worker import work
 
         work(config, name, scorer, shutdown)
     finally:

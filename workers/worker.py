@@ -6,6 +6,7 @@ import torch
 
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
+from echo_queue.launch import collection
 from echo_queue.launch.liveness import LivenessThread, StepClock
 from echo_queue.queue import Caller, Payloads, WorkerQueue
 from echo_queue.records import Version
@@ -42,10 +43,12 @@ def work(
         folder = base_model.find(config, store, shutdown)
         if shutdown.is_set():
             return
-        prompts = PromptEncoder.open(folder, config.model.max_prompt_tokens)
+        with collection.paused():
+            prompts = PromptEncoder.open(folder, config.model.max_prompt_tokens)
         limits = GroupLimits.of(config, prompts.vocabulary)
         queue = WorkerQueue(caller, Payloads.of(config, store, limits=limits))
-        engine = make_engine(config, folder, Version(0, 0), prompts.stop_tokens)
+        with collection.paused():
+            engine = make_engine(config, folder, Version(0, 0), prompts.stop_tokens)
         ends.callback(engine.close)
         weights = WeightSync.open(config, caller, queue, store, worker=name, engine=engine, shutdown=shutdown)
         if weights is None:

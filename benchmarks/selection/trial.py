@@ -182,10 +182,11 @@ class Trial:
             ended.update(self.engine.step())
         found = []
         for item, index, row, prompt in zip(items, indices, keys, prompts, strict=True):
-            texts = self.tokenizer.batch_decode([ended[key].tokens for key in row], skip_special_tokens=True)
+            texts = self.tokenizer.batch_decode([ended[key].tokens.tolist() for key in row], skip_special_tokens=True)
             made = tuple(
                 Sample(one.tokens, one.logprobs, one.spans, item.score(text), one.finish)
                 for one, text in zip((ended[key] for key in row), texts, strict=True)
+                if one.finish is not None
             )
             found.append(Group(f"a/0/{index}", "a", 0, index, 0, "w", 1, prompt, made))
         return found

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from echo_queue.capacity.fleet import CLOUDS, Engine, Fleet, Pool
 from echo_queue.capacity.inputs import Price, TrafficPrice
 from echo_queue.capacity.offers import REACH, rate_at
-from echo_queue.config.loading import explain, read_toml
+from echo_queue.config.explanations import explain
+from echo_queue.config.loading import read_toml
 from echo_queue.errors import ConfigError, Problem
 
 REFERENCE = "docs/capacity.md"

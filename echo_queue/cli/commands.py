@@ -21,7 +21,6 @@ app = typer.Typer(
     help="RL post-training over Redis streams and object storage: one learner, many workers, one staleness bound.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -87,7 +86,10 @@ def submit(
     config: ConfigFile,
     source: Annotated[
         str,
-        typer.Argument(help="A .jsonl or .parquet file, reasoning-gym:DATASET or poker:GAME; default: prompts.source."),
+        typer.Argument(
+            help="A .jsonl or .parquet file, or a generated set with its options: "
+            "'reasoning-gym:chain_sum {\"seed\": 1, \"size\": 500}', 'poker:kuhn {…}'; default: prompts.source."
+        ),
     ] = "",
     name: Annotated[str, typer.Option("--set", help="Name of the set; default: prompts.set.")] = "",
     within_run: Annotated[

@@ -6,6 +6,7 @@ from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.queue import Operator
+from echo_queue.queue.diagnosis import counted
 from echo_queue.reporting import outcome
 
 AT_ONCE = 100
@@ -24,8 +25,8 @@ def revive(config: Config, tasks: list[str]) -> None:
     """Revives the named dead tasks, or all of them if none is named."""
     operator = Operator.connect(config)
     count = _revive(config, operator, tasks) if tasks else revive_all(config, operator)
-    of = f" of {len(tasks):,}" if tasks else ""
-    Console(highlight=False).print(f"{count:,}{of} dead tasks revived")
+    of = f" of {counted(len(tasks), 'task')}" if tasks else ""
+    Console(highlight=False).print(f"{counted(count, 'dead task')}{of} revived")
 
 
 def revive_all(config: Config, operator: Operator) -> int:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
 """Any of these files makes a folder one with a tokenizer."""
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+"""Either file makes a folder one with weights that a learner can read."""
 GIVEN = ("prompts", "completions", "completion_ids", "trainer_state")
 """The keywords that every reward function gets, besides one for each column."""
 ANSWERS = ("answer", "solution")
@@ -47,7 +49,7 @@ class For(StrEnum):
 def problems(config: Config, role: For = For.run) -> Iterator[Problem]:
     """Yields everything that would end `role` here and can be known at once."""
     if role is not For.worker:  # the learner's folder reaches workers through the store
-        yield from _model(config.model.base)
+        yield from _model(config.model.base, role)
     if role is not For.submitter:
         yield from _packages(config, role)
     function = None
@@ -84,17 +86,22 @@ def _prompts(config: Config, function: ast.AST | None) -> Iterator[Problem]:
         yield from _columns(config, function, _shared(rows))
 
 
-def _model(base: str) -> Iterator[Problem]:
+def _model(base: str, role: For) -> Iterator[Problem]:
     folder = Path(base).expanduser()
     if base == "init" or not (folder.exists() or _is_path(base)):
         return
     if not folder.is_dir():
         what = f"{base} is no folder on this machine"
         yield Problem("model.base", what, 'name a Hugging Face folder or a hub model such as "Qwen/Qwen3-0.6B"')
-    elif not (folder / "config.json").is_file():
+        return
+    if not (folder / "config.json").is_file():
         yield Problem("model.base", f"{base} has no config.json", "name the folder of a Hugging Face model")
-    elif not any((folder / name).is_file() for name in TOKENIZERS):
+        return
+    if not any((folder / name).is_file() for name in TOKENIZERS):
         yield Problem("model.base", f"{base} has no tokenizer", "copy the tokenizer's files into the folder")
+    if role is not For.submitter and not any((folder / name).is_file() for name in WEIGHTS):
+        what = f"{base} has no weights ({' or '.join(WEIGHTS)})"
+        yield Problem("model.base", what, "copy them into the folder, or save the model again as safetensors")
 
 
 def _is_path(base: str) -> bool:

@@ -25,7 +25,7 @@ from echo_queue.cli.live.watcher import RunWatcher, monitor
 from echo_queue.cli.redis_cli import monitor_line
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
-from echo_queue.connections.endpoints import EMBEDDED
+from echo_queue.connections.endpoints import EMBEDDED, services_dir
 from echo_queue.errors import (
     AGAIN,
     DONE,
@@ -37,6 +37,7 @@ from echo_queue.errors import (
     Problem,
     ServiceError,
 )
+from echo_queue.launch import collection
 from echo_queue.launch.problem_output import WARNING, print_problems
 from echo_queue.launch.roles import command
 from echo_queue.launch.supervisor import Role, Supervisor
@@ -50,6 +51,9 @@ SERVICES_DEADLINE_S = 90.0
 BASE_MODEL_DEADLINE_S = 1_800.0
 LEARNER_DEADLINE_S = 300.0
 """The deadline for the learner to write the run rules into the queue, which a submission needs."""
+LOADING_S = 60.0
+"""Roles that have not been heard for so long since the start count as loading, and not as missing."""
+LOADING = "loading the model"
 CONNECT_S = 0.2
 REASONS = 3
 """The number of reasons that the end of a run names."""
@@ -61,7 +65,8 @@ def run(path: Path) -> int:
     """Runs all roles. Returns the exit code: `DONE` if every prompt was trained, `HOPELESS` if some died, `AGAIN` for a
     broken identity, `STOPPED` for a run that was stopped. Raises `HopelessError` if the first prompts all die.
     """
-    config, problems, warnings = examine(path)
+    with collection.paused():
+        config, problems, warnings = examine(path)
     if config is None or problems:
         raise ConfigError(*problems)
     print_problems(warnings, sign=WARNING)
@@ -75,6 +80,8 @@ def run(path: Path) -> int:
         try:
             found = Pipeline(config, path, roles).run()
         except KeyboardInterrupt:
+            _print_stopping()
+            roles.stop_all()
             _print_stopped(path)
             return STOPPED
         finally:
@@ -100,14 +107,18 @@ class Pipeline:
         self.path = path
         self.roles = roles
         self.deadline_s = config.queue.stall_deadline_s + STALL_MARGIN_S
+        self._to_start = list(workers(config, path))
 
     def run(self) -> End:
         """Runs all phases. Returns what the queue said of the finished run, while its services still answered."""
         config, roles = self.config, self.roles
-        with RunWatcher(config) as watcher, Screen(watcher, roles) as screen:
+        with RunWatcher(config, loading_s=LOADING_S) as watcher, Screen(watcher, roles) as screen:
             screen.phase("starting the services")
+            early = self._nothing_has_died()
             roles.start(*services(config, self.path))
-            if config.model.base == "init":
+            if early:
+                self._start_main_roles()
+            elif config.model.base == "init":
                 roles.start(Role("init-model", tuple(command("learner.base_model", self.path)), ends=True))
             self._wait(screen, self._services_answer, SERVICES_DEADLINE_S, "services")
             screen.redis_cli = monitor_line(config)
@@ -115,17 +126,21 @@ class Pipeline:
             if config.model.base == "init":
                 screen.phase("making the base model", role="init-model")
                 self._wait(screen, lambda: roles.done("init-model"), BASE_MODEL_DEADLINE_S, "base model")
-            screen.phase("starting the learner and the workers")
-            _try_dead_again(config)
-            roles.start(learner(self.path), *workers(config, self.path))
+            screen.phase(LOADING)
+            if not early:
+                _try_dead_again(config)
+                self._start_main_roles()
             try:
+                watcher.refresh()
                 self._wait(screen, lambda: watcher.status is not None, LEARNER_DEADLINE_S, "learner")
                 roles.start(submission(config, self.path))
-                screen.phase("training")
                 while not (roles.done("learner") and roles.done("submit")):
                     if watcher.still_s > self.deadline_s:
                         raise _stalled(watcher)
                     roles.tick()
+                    if watcher.workers_came:
+                        screen.phase("training")
+                        self._start_further_workers()
                     screen.refresh()
             except HopelessError:
                 # Instead of the learner's log, which says the same among other lines.
@@ -144,6 +159,25 @@ class Pipeline:
             return until()
 
         self.roles.wait(refresh_and_check, deadline_s, what)
+
+    def _nothing_has_died(self) -> bool:
+        """Returns whether this run begins, with a model that is there: learner and workers may then load at once.
+
+        They wait by themselves for services that are starting. A learner that finds prompts that died would end.
+        """
+        config = self.config
+        begins = config.redis.url == EMBEDDED and not (services_dir(config) / "redis.json").exists()
+        return begins and config.model.base != "init"
+
+    def _start_main_roles(self) -> None:
+        """Starts the learner, and as many workers as can load beside it: each keeps a core busy for seconds."""
+        first = max(1, (os.cpu_count() or 1) - 1)
+        self.roles.start(learner(self.path), *self._to_start[:first])
+        del self._to_start[:first]
+
+    def _start_further_workers(self) -> None:
+        self.roles.start(*self._to_start)
+        self._to_start.clear()
 
     def _services_answer(self) -> bool:
         try:
@@ -260,6 +294,11 @@ def _print_finished(config: Config, end: outcome.Outcome) -> None:
     _print_paths(console, config, config.run.dir / "report.html")
     fix = f"remove {config.run.dir}" if EMBEDDED == config.redis.url == config.store.url else "name another run.name"
     console.print(f"  To run it again from scratch, {fix}.")
+
+
+def _print_stopping() -> None:
+    what = "stopping: the learner saves a checkpoint and workers hand their tasks back; Ctrl-C again kills them"
+    Console(stderr=True, highlight=False).print(what)
 
 
 def _print_stopped(path: Path) -> None:

@@ -5,6 +5,7 @@ import time
 from rich.console import Console
 
 from echo_queue.config import Config
+from echo_queue.queue.diagnosis import counted
 from echo_queue.reporting import outcome
 from echo_queue.submission import Progress, submit
 from echo_queue.submission.declaration import choose
@@ -25,16 +26,17 @@ def submit_set(config: Config, source: str | None, name: str | None, *, within_r
         nonlocal said
         if time.monotonic() - said >= LINE_EVERY_S:
             said = time.monotonic()
-            failed = f", {progress.failed_chunks} chunks failed" if progress.failed_chunks else ""
+            failed = f", {counted(progress.failed_chunks, 'chunk')} failed" if progress.failed_chunks else ""
             console.print(f"{progress.set}: {progress.scanned:,} checked, {progress.arrived:,} in the backlog{failed}")
 
     outcome.forget(config)
     sent = submit(chosen, progress=report, within_run=within_run)
     seconds = time.monotonic() - began
     if sent.new:
-        console.print(f"{sent.set}: {sent.prompts:,} prompts in {sent.chunks:,} chunks submitted in {seconds:.1f} s")
+        prompts, chunks = counted(sent.prompts, "prompt"), counted(sent.chunks, "chunk")
+        console.print(f"{sent.set}: {prompts} in {chunks} submitted in {seconds:.1f} s")
     else:
         for problem in sent.ignored:
             console.print(f"{sent.set} has arrived whole and stays as it is; its source as it is now is not submitted:")
             console.print(str(problem))
-        console.print(f"{sent.set}: its {sent.prompts:,} prompts were submitted before; nothing was added")
+        console.print(f"{sent.set}: {counted(sent.prompts, 'prompt')} submitted before; nothing was added")

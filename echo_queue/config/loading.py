@@ -4,20 +4,19 @@ An unknown key, a wrong type and an impossible combination are errors. All of th
 key's path and the fix, before any process starts.
 """
 
-import difflib
 import json
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, get_args, get_origin
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from echo_queue.config import Config
 from echo_queue.config.checks import contradictions
+from echo_queue.config.explanations import explain
 from echo_queue.errors import ConfigError, Problem
 
 ENV_PREFIX = "ECHO_QUEUE_"
@@ -96,73 +95,6 @@ def _literal(text: str) -> Any:
         with suppress(json.JSONDecodeError):
             return json.loads(text)
     return text
-
-
-def explain(
-    error: ValidationError,
-    values: dict[str, Any],
-    model: type[BaseModel],
-    reference: str,
-    fixes: Mapping[str, str] = MappingProxyType({}),
-) -> Iterator[Problem]:
-    """Yields one problem per key: pydantic reports one entry per alternative of a union, all at the same key.
-
-    `values`: the tables that `model` refused. `reference`: the document that lists the keys. `fixes`: pydantic's type
-    of an error → what to do about it, beyond correcting the value.
-    """
-    explained: dict[str, Problem] = {}
-    for entry in error.errors():
-        location = _key_path(entry["loc"], values)
-        where = ".".join(location)
-        match entry["type"]:
-            case "extra_forbidden":
-                problem = Problem(where, "unknown key", _nearest(location, model, reference))
-            case "missing":
-                problem = Problem(where, "is missing", "add it")
-            case kind if kind in fixes:
-                problem = Problem(where, entry["msg"], fixes[kind])
-            case _ if where in explained:
-                before = explained[where]
-                problem = Problem(where, before.what + f"; or: {entry['msg'].lower()}", before.fix)
-            case _:
-                problem = Problem(where, f"{entry['input']!r} is not valid: {entry['msg'].lower()}", "fix the value")
-        explained[where] = problem
-    yield from explained.values()
-
-
-def _key_path(location: tuple[int | str, ...], values: dict[str, Any]) -> list[str]:
-    """The part of pydantic's location that stands in the file, without the names of a union's alternatives."""
-    path: list[str] = []
-    table: Any = values
-    for place, part in enumerate(map(str, location), start=1):
-        if isinstance(table, dict) and part not in table and place < len(location):
-            continue
-        path.append(part)
-        if not isinstance(table, dict) or not isinstance(table.get(part), dict):
-            break
-        table = table[part]
-    return path
-
-
-def _nearest(location: list[str], model: type[BaseModel], reference: str) -> str:
-    inside: Any = model
-    for part in location[:-1]:
-        inside = _member(inside, part)
-    known = list(inside.model_fields) if _is_model(inside) else []
-    names = difflib.get_close_matches(location[-1], known, n=1, cutoff=0.5)
-    return f"did you mean {names[0]}?" if names else f"remove it; {reference} lists the keys"
-
-
-def _member(inside: Any, part: str) -> Any:
-    """Returns the type of a model's field, or of a mapping's values."""
-    if _is_model(inside):
-        field = inside.model_fields.get(part)
-        return field.annotation if field else None
-    return get_args(inside)[1] if get_origin(inside) is Mapping else None
-
-
-def _is_model(inside: Any) -> bool:
-    return isinstance(inside, type) and issubclass(inside, BaseModel)
 
 
 def _without(values: dict[str, Any], problems: list[Problem]) -> Config | None:

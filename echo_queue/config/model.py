@@ -6,6 +6,7 @@
 """
 
 import os
+import re
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,7 +17,19 @@ from pydantic_core import PydanticCustomError
 
 from echo_queue.config.presets import PRESETS, Preset
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
+NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
+NAME_IS = "a name has up to 64 small letters, digits, “-”, “_” and “.”, and begins with a letter or a digit"
+
+
+def _checked_name(name: str) -> str:
+    """Returns the name. Raises a `ValueError` with a name that would do."""
+    if not NAME.fullmatch(name):
+        like = re.sub(r"[^a-z0-9_.-]+", "-", name.lower()).strip("-_.")[:64] or "first"
+        raise PydanticCustomError("bad_name", NAME_IS, {"name": f'"{like}"'})
+    return name
+
+
+Name = Annotated[str, AfterValidator(_checked_name)]
 LayerName = Annotated[str, Field(pattern=r"^\w+$")]
 Network = Annotated[str, AfterValidator(lambda text: str(ip_network(text)))]
 Positive = Annotated[int, Field(gt=0)]
@@ -138,9 +151,9 @@ class Model(Section):
     lora: Lora = Lora()
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Number format of training and generation."""
-    max_prompt_tokens: Positive = 256
+    max_prompt_tokens: Positive = 512
     """Longest prompt in tokens. A longer one is refused at submission."""
-    max_new_tokens: Positive = 64
+    max_new_tokens: Positive = 1_024
     """Largest number of tokens that a sample adds to its prompt."""
 
 
@@ -351,8 +364,9 @@ class Learner(Section):
     """B, the number of groups per update."""
     max_updates: int = Field(default=0, ge=0)
     """Number of updates after which training stops. 0 trains until the backlog is empty."""
-    lr: float = Field(default=1e-4, gt=0)
-    """Learning rate of AdamW."""
+    lr: float = Field(default=1e-6, gt=0)
+    """Learning rate of AdamW. The default suits all weights of a pretrained model; adapters take about 1e-5, and a
+    small model that `init` builds 1e-4."""
     warmup_updates: int = Field(default=0, ge=0)
     """Number of updates over which the learning rate rises from 0."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"

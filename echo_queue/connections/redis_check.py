@@ -43,6 +43,7 @@ class RedisFacts:
     owner: str | None = None
     """In a cluster, the address of the node that owns the run's slot, unless it is this one."""
     replicas: int = 0
+    full: bool = False
     append_only: bool | None = None
     eviction: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -76,6 +77,7 @@ def read_facts(client: redis.Redis, run: str) -> RedisFacts:
         in_cluster=bool(info.get("cluster_enabled")),
         owner=_owner(client, run),
         replicas=int(info.get("connected_slaves", 0)),
+        full=0 < int(info.get("maxmemory", 0)) <= int(info.get("used_memory", 0)),
         append_only=None if append_only is None else bool(append_only),
         eviction=eviction,
         settings=settings,
@@ -136,6 +138,9 @@ def _refusals(facts: RedisFacts, settings: RedisSettings) -> Iterator[Problem]:
 
 
 def _warnings(facts: RedisFacts, settings: RedisSettings) -> Iterator[Problem]:
+    if facts.full:
+        what = "has no memory left (used_memory has reached maxmemory): it takes no prompts and no groups"
+        yield Problem(WHERE, what, "remove what others keep there, or raise maxmemory")
     if facts.eviction and facts.eviction.startswith(EXPIRING_EVICTED):
         what = f"maxmemory-policy is {facts.eviction}: a full server would remove heartbeats, and workers seem dead"
         yield Problem(WHERE, what, _line("maxmemory-policy", "noeviction"))

@@ -32,19 +32,23 @@ log = logging.getLogger(__name__)
 
 
 class LivenessFile:
-    """The file of one role. Raises `ConfigError` where it cannot be made."""
+    """The file of one role; making it removes those that killed processes left. Raises `ConfigError` if it cannot."""
 
     def __init__(self, role: LivingRole) -> None:
         try:
             _folder().mkdir(mode=0o700, exist_ok=True)
-            self._file, path = tempfile.mkstemp(prefix=".", dir=_folder())
+            for path in _folder().glob("[!.]*"):
+                with suppress(FileNotFoundError):
+                    if not _is_locked(path):
+                        path.unlink()
+            self._file, made = tempfile.mkstemp(prefix=".", dir=_folder())
         except OSError as error:
             what = f"{error.strerror}: a role shows there that it lives"
             raise ConfigError(
                 Problem(str(_folder()), what, "make it writable, or name another folder in TMPDIR")
             ) from None
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self._path = Path(path).rename(_folder() / f"{role}{Path(path).name}")  # seen only once it is locked
+        self._path = Path(made).rename(_folder() / f"{role}{Path(made).name}")  # seen only once it is locked
 
     def beat(self) -> None:
         """Says that the role lives at this instant."""
@@ -113,12 +117,19 @@ class StepClock:
 
 def unhealthy(role: LivingRole, late_s: float = LATE_S) -> str:
     """Returns why a process of this role on this machine is unhealthy, in a sentence; empty if all of them live."""
-    ages_s = [time.time() - path.stat().st_mtime for path in _folder().glob(f"{role}.*") if _is_locked(path)]
+    ages_s = list(_ages_s(role))
     if not ages_s:
         return f"no {role} runs on this machine"
     if max(ages_s) > late_s:
         return f"{role}: has given no sign of life for {max(ages_s):.0f} s, so its process or its engine hangs"
     return ""
+
+
+def _ages_s(role: LivingRole) -> Iterator[float]:
+    for path in _folder().glob(f"{role}.*"):
+        with suppress(FileNotFoundError):  # its process has just ended
+            if _is_locked(path):
+                yield time.time() - path.stat().st_mtime
 
 
 def _folder() -> Path:
@@ -131,6 +142,4 @@ def _is_locked(path: Path) -> bool:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except FileNotFoundError:  # its process has just ended
-        return False
     return False

@@ -334,7 +334,7 @@ def lock(directory: Path, deadline_s: float) -> IO[str]:
                     Problem(
                         str(directory),
                         f"is being run already, by process {holder}",
-                        "watch it with `echo-queue status`",
+                        "watch it with `echo-queue status CONFIG`, or end that process first",
                     )
                 ) from None
             time.sleep(POLL_S)

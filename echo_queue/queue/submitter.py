@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import redis
 from blake3 import blake3
 
 from echo_queue.errors import Problem, PromptError
@@ -50,14 +51,18 @@ class Submissions(Client):
 class Admission(Client):
     """The move `admit` from the backlog to the tasks (`library/backlog.lua`), which other moves make as well."""
 
-    def admit(self) -> int:
+    def admit(self, *, optional: bool = False) -> int:
         """Moves prompts from the backlog to tasks while bound and pace allow. Returns how many were admitted.
 
         Each call of the server moves or passes a bounded number of prompts, so that others are served in between.
+        `optional`: a full server is not waited for, and nothing more is admitted.
         """
         admitted, more = 0, True
         while more:
-            moved, more = self._caller.call("admit")
+            (answer,) = self._caller.move("admit", [("admit",)], optional=optional)
+            if isinstance(answer, redis.OutOfMemoryError):
+                break
+            moved, more = answer
             admitted += moved
         return admitted
 

@@ -17,6 +17,7 @@ import orjson
 
 from echo_queue import __version__
 from echo_queue.config import Config
+from echo_queue.queue.diagnosis import counted
 from echo_queue.reporting import metrics
 from echo_queue.reporting.metrics import Summary, UpdateMetrics
 
@@ -116,7 +117,7 @@ def duration(seconds: float) -> str:
 
 
 def _subtitle(config: Config, updates: Sequence[UpdateMetrics]) -> str:
-    facts = [config.prompts.source or config.prompts.set, f"{config.rollout.workers} rollout workers"]
+    facts = [config.prompts.source or config.prompts.set, counted(config.rollout.workers, "rollout worker")]
     facts.append(f"S = {config.staleness.s}, κ = {config.staleness.kappa}")
     if updates:
         facts.append(datetime.fromtimestamp(updates[-1].time_s, UTC).strftime("%-d %B %Y, %H:%M UTC"))

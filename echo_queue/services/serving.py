@@ -23,8 +23,10 @@ from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.launch.liveness import LivenessThread
 from echo_queue.launch.signals import set_on_signals
+from echo_queue.launch.supervisor import lock
 from echo_queue.queue import Admin, Caller, RunRules
 from echo_queue.queue.acl import rules
+from echo_queue.services import s3_server
 from echo_queue.services.redis_server import RedisServer, User
 from echo_queue.services.s3_server import S3Server
 from echo_queue.storage.object_store import ObjectStore
@@ -33,6 +35,8 @@ WATCH_S = 0.1
 READY_S = 5.0
 """The deadline of each request while a server is prepared; a server that ends meanwhile is started again after it."""
 
+KEEPER_S = 5.0
+"""The deadline for a killed keeper of the services to be gone."""
 BACKOFF = RestartBackoff(first_pause_s=0.1, longest_pause_s=5.0, settled_s=10.0, most_ends=7)
 
 log = logging.getLogger(__name__)
@@ -51,6 +55,8 @@ class Services:
         directory = services_dir(self.config)
         directory.mkdir(parents=True, exist_ok=True)
         secrets = generate(directory)
+        if self.config.store.url == EMBEDDED:
+            s3_server.find_program()  # before Redis starts, which would have to end again
         try:
             if self.config.redis.url == EMBEDDED:
                 known = users(self.config.run.name, secrets.redis)
@@ -202,20 +208,27 @@ def users(run: str, passwords: Mapping[Role, str], name: str = "{role}") -> list
 
 
 def serve(config: Config, stop: threading.Event | None = None, backoff: RestartBackoff = BACKOFF) -> None:
-    """Runs the services until `stop` is set or, without one, until SIGTERM or SIGINT."""
+    """Runs the services until `stop` is set or, without one, until SIGTERM or SIGINT.
+
+    Raises `RunningError` while another process keeps them: it, and nobody else, ends them.
+    """
     if stop is None:
         stop = threading.Event()
         set_on_signals(stop)
-    services = Services(config, backoff)
-    services.start()
-    if EMBEDDED not in (config.redis.url, config.store.url):
-        log.info("both servers are your own, so nothing is served here: `echo-queue prepare` does the same, and ends")
-    try:
-        with LivenessThread("services", services.trouble):
-            while not stop.wait(WATCH_S):
-                services.watch()
-    finally:
-        services.stop()
+    services_dir(config).mkdir(parents=True, exist_ok=True)
+    with lock(services_dir(config), KEEPER_S):
+        services = Services(config, backoff)
+        services.start()
+        if EMBEDDED not in (config.redis.url, config.store.url):
+            log.info(
+                "both servers are your own, so nothing is served here: `echo-queue prepare` does the same, and ends"
+            )
+        try:
+            with LivenessThread("services", services.trouble):
+                while not stop.wait(WATCH_S):
+                    services.watch()
+        finally:
+            services.stop()
 
 
 def _log_put_once(store: ObjectStore) -> bool:

@@ -59,6 +59,9 @@ def check_first_rows(config: Config) -> Sequence[PromptRow]:
         refuse_unfit(limits, source, chunk, rows)
         refuse_featureless(config.prompts.length_feature, source, chunk, rows)
         first = rows
+    if not first:  # a generated set is not read while it is scanned
+        for chunk, _ in islice(source.scan(1), 1):
+            first = source.read(chunk)
     return first
 
 

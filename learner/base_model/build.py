@@ -11,6 +11,7 @@ from echo_queue.config import Config, ModelInit
 from learner.base_model.task import Example
 from learner.base_model.tokenizer import train_tokenizer
 from learner.base_model.warmup import warm_up
+from learner.model.weight_files import open_to_readers
 
 TOKENIZER_EXAMPLES = 2_000
 
@@ -29,6 +30,7 @@ def build(config: Config, examples: Sequence[Example], folder: Path, say: Callab
     say(f"{parameters:,} parameters, {len(tokenizer):,} tokens; the first prompt has {tokens} of them")
     warm_up(model, tokenizer, examples, settings, seed=seed, say=say)
     model.save_pretrained(folder)
+    open_to_readers(folder)
     tokenizer.save_pretrained(folder)
 
 

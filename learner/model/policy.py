@@ -27,6 +27,7 @@ from learner.model.lora.adapters import Adapters
 from learner.model.lora.frozen_base import ADAPTER_FOLDER, FrozenBase
 from learner.model.scorer import Scorer
 from learner.model.sharding import first_row, local, materialise, rounded_type, shard, whole
+from learner.model.weight_files import open_to_readers
 from learner.ranks.team import Team
 from learner.recovery.state_files import Piece
 
@@ -129,6 +130,7 @@ class Policy:
             self.frozen_base.save_adapters(folder / ADAPTER_FOLDER, weights)
             weights = self.frozen_base.merged(weights)
         empty.save_pretrained(folder, state_dict=dict(weights))  # which takes its entries
+        open_to_readers(folder)
 
     def clip_gradient(self) -> Tensor:
         """Scales the gradient that has come together down to the norm allowed. Returns the norm before, on the device:

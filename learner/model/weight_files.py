@@ -109,6 +109,14 @@ def files_of(model: str) -> list[Path]:
     return [Path(file) for file in get_checkpoint_shard_files(model, index)[0]]
 
 
+def open_to_readers(folder: Path) -> None:
+    """Gives a written model's files the rights of its config.json: safetensors writes files that only their owner may
+    read."""
+    rights = (folder / "config.json").stat().st_mode
+    for file in folder.rglob("*.safetensors"):
+        file.chmod(rights)
+
+
 def _contents(path: Path) -> Iterator[StoredTensor]:
     with safe_open(path, framework="pt") as file:
         for name in file.keys():  # noqa: SIM118 - it is no mapping

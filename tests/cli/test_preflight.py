@@ -86,7 +86,8 @@ def test_math_needs_a_column_to_compare_with(folder: Path) -> None:
     [
         (None, "is no folder on this machine"),
         ([], "has no config.json"),
-        (["config.json"], "has no tokenizer"),
+        (["config.json", "model.safetensors"], "has no tokenizer"),
+        (["config.json", "tokenizer.json"], "has no weights"),
     ],
 )
 def test_a_folder_that_is_no_model_is_refused(folder: Path, files: list[str] | None, what: str) -> None:

@@ -48,10 +48,11 @@ def test_a_nucleus_that_clipping_would_cut_off_is_refused(tmp_path: Path) -> Non
 
 
 def test_a_size_cap_below_what_a_group_may_take_is_refused(tmp_path: Path) -> None:
-    small = BASE + "[queue]\ngroup_max_bytes = 65536\n"
-    assert not problems(tmp_path, small)
-    assert "set 131072" in problems(tmp_path, small + "[rollout]\ngroup_size = 60\n")["queue.group_max_bytes"].fix
-    long = problems(tmp_path, small + "[model]\nmax_new_tokens = 600\n")
+    cap, short = BASE + "[queue]\ngroup_max_bytes = 65536\n", "[model]\nmax_prompt_tokens = 256\nmax_new_tokens = 64\n"
+    assert not problems(tmp_path, cap + short)
+    many = problems(tmp_path, cap + short + "[rollout]\ngroup_size = 60\n")
+    assert "set 131072" in many["queue.group_max_bytes"].fix
+    long = problems(tmp_path, cap + "[model]\nmax_new_tokens = 600\n")
     assert "queue.group_max_bytes" in long
 
 

@@ -111,6 +111,7 @@ def test_an_old_version_a_replica_and_a_fail_over_nobody_waits_for_are_told() ->
     assert "6.2.14" in str(judge(RedisFacts(version=(6, 2, 14)), OWN).refusals)
     assert not judge(RedisFacts("Valkey", (7, 2, 4)), OWN).refusals
     assert "its primary" in str(judge(RedisFacts(is_replica=True), OWN).refusals)
+    assert "raise maxmemory" in str(judge(RedisFacts(full=True), OWN).warnings)
     assert "redis.wait_replicas" in str(judge(RedisFacts(replicas=1), OWN).warnings)
 
 

@@ -13,8 +13,6 @@ from tests.waiting import wait_until
 TARGETS = ("cpu", "worker", "learner")
 LIVING = ("services", "submission", "learner", "worker")
 CONFIG = "/etc/echo-queue/run.toml"
-MOST_MB = 300
-"""The most that the image without torch may weigh, as a registry sends it."""
 STARTS_S, TRAINS_S = 600.0, 1800.0
 FREEZE = """
 import os, signal, sys

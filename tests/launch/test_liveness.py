@@ -63,6 +63,8 @@ def test_a_process_that_hangs_is_unhealthy_and_what_a_killed_one_left_counts_for
         other.wait(timeout=60)
         assert unhealthy("worker") == ""
     assert unhealthy("worker") == "no worker runs on this machine"
+    with LivenessThread("learner"):
+        assert len(list(Path(tempfile.gettempdir()).glob("*/*"))) == 1, "what the killed process left is removed"
 
 
 def test_an_engine_whose_step_does_not_end_is_unhealthy_until_it_ends(caplog: pytest.LogCaptureFixture) -> None:

@@ -40,7 +40,7 @@ class LearnerHarness:
     def config(self, **sections: dict[str, Any]) -> Config:
         values: dict[str, dict[str, Any]] = {
             "run": {"name": "test", "dir": self.directory / "run"},
-            "model": {"base": str(self.directory / "base-model")},
+            "model": {"base": str(self.directory / "base-model"), "max_prompt_tokens": 256, "max_new_tokens": 64},
             "rollout": {"group_size": 2},
             "staleness": {"s": 2},
             "learner": {"device": "cpu", "batch_groups": 4, "checkpoint_updates": 3, "lr": 1e-3},

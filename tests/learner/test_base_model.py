@@ -57,6 +57,11 @@ def test_the_folder_opens_with_the_auto_classes(made: Config) -> None:
     assert model.generate(**batch, max_new_tokens=2).shape[0] == 2
 
 
+def test_whoever_may_read_its_config_json_may_read_its_weights(made: Config) -> None:
+    folder = Path(made.base_model)
+    assert len({(folder / name).stat().st_mode for name in ("config.json", "model.safetensors")}) == 1
+
+
 def test_wording_that_all_prompts_share_is_a_few_tokens_and_numbers_are_one_each(made: Config) -> None:
     tokenizer = AutoTokenizer.from_pretrained(made.base_model)
     prompt = warmup_examples(task_of(made), 1)[0].prompt

@@ -31,6 +31,21 @@ def test_all_that_was_handed_back_is_free_after_one_sweep(queue: Clients, store:
     assert len(run.lease(HANDED_BACK, "w2")) == HANDED_BACK
 
 
+def test_a_full_server_does_not_keep_the_housekeeper_from_ending_leases(queue: Clients, store: ObjectStore) -> None:
+    run = QueueHarness(queue, RULES, prompts=2)
+    queue.release("w1", [task.id for task in run.lease(1)])
+    seen: list[Status] = []
+    housekeeper = Housekeeper(Caller(queue.client, queue.run, deadline_s=60.0), store, lease_s=1.0, observe=seen.append)
+    queue.client.config_set("maxmemory", 1)
+    try:
+        housekeeper.start()
+        wait_until(lambda: seen, "the first sweep")
+    finally:
+        queue.client.config_set("maxmemory", 0)
+        housekeeper.close()
+    assert seen[0].counts["released"] == 1
+
+
 def test_the_learner_hears_of_a_housekeeper_that_has_ended(queue: Clients, store: ObjectStore) -> None:
     QueueHarness(queue)
 

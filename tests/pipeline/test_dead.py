@@ -1,4 +1,4 @@
-"""A run whose reward function is broken stops early and says why; once it is fixed, the same command goes on."""
+"""A run whose reward function is broken stops early and says why, each time; once it is fixed, the command goes on."""
 
 import re
 from pathlib import Path
@@ -12,6 +12,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 BROKEN = """
 def reward(prompts, completions, **columns):
     return [float(len(answer)) for answer in columns["solution"]]
+"""
+UNDEFINED = """
+def reward(prompts, completions, **columns):
+    return [float("nan") for completion in completions]
 """
 FIXED = """
 def reward(prompts, completions, **columns):
@@ -30,6 +34,11 @@ def test_a_broken_reward_function_ends_the_run_early_and_the_fixed_one_finishes_
         assert "KeyError: 'solution'" in said
         assert "`echo-queue run` then tries them again" in said
         assert not run.updates()
+
+        (tmp_path / "rewards.py").write_text(UNDEFINED)
+        run.again()
+        assert run.ends() == 3, run.told()
+        assert "the environment returned nan as reward 0" in run.output.read_text()
 
         (tmp_path / "rewards.py").write_text(FIXED)
         run.again()

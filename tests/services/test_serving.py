@@ -24,6 +24,7 @@ from echo_queue.connections.verdict import Verdict
 from echo_queue.errors import ServiceError
 from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.launch.server_process import ServerProcess
+from echo_queue.launch.supervisor import RunningError
 from echo_queue.queue import Caller, Monitor
 from echo_queue.services import serving
 from echo_queue.services.inspection import inspect
@@ -156,6 +157,18 @@ def test_services_whose_keeper_was_killed_are_found_again(config: Config, start:
     again.stop()
     with pytest.raises(ServiceError, match="cannot be reached"):
         connect_redis(config, "admin", deadline_s=0)
+
+
+def test_services_that_are_kept_already_are_left_to_their_keeper(config: Config, tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(f'[run]\nname = "test"\ndir = "{config.run.dir}"\n')
+    keeper = subprocess.Popen([sys.executable, "-c", SERVE, str(file)])
+    wait_until((services_dir(config) / "store.json").exists, "the services")
+    with pytest.raises(RunningError, match=f"by process {keeper.pid}"):
+        serving.serve(config, threading.Event())
+    assert connect_redis(config, "admin", deadline_s=0).ping(), "nobody else ends them"
+    keeper.send_signal(signal.SIGTERM)
+    assert keeper.wait(20) == 0
 
 
 def test_sigterm_ends_the_store_first_and_redis_last(config: Config, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ def test_a_row_is_the_same_after_a_shard() -> None:
         (b"   ", "is empty"),
         (b'{"prompt": "x"', "is not JSON"),
         (b'{"prompt": "\xff"}', "is not UTF-8 (byte 0xff at column 13)"),
+        (b'\xef\xbb\xbf{"prompt": "x"}', "begins with a byte order mark"),
         (b"[1]", "is a list, not an object"),
         (b'{"text": "x", "id": 1}', "has no `prompt` (columns: text, id)"),
         (b'{"prompt": " \\n"}', "its prompt is empty"),

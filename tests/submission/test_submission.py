@@ -146,7 +146,7 @@ def test_a_prompt_too_long_for_the_model_is_named_and_nothing_is_declared(
     make_model(tmp_path / "base")
     source = write(tmp_path / "prompts.jsonl", [*ROWS[:120], {"prompt": "xyzq" * 100}])
     with pytest.raises(PromptError, match=r"prompts\.jsonl:121: its prompt has 401 tokens, the model takes 256"):
-        submit(harness.config(), source)
+        submit(harness.config(model__max_prompt_tokens=256), source)
     assert harness.admin.submission_status("prompts") is None
 
 

@@ -41,7 +41,9 @@ class Screen:
             self._live.stop()
 
     def phase(self, name: str, role: str = "") -> None:
-        """Begins a phase. `role`: the role whose last line shows the phase's progress."""
+        """Begins a phase, unless it is the present one. `role`: the role whose last line shows the phase's progress."""
+        if name == self._phase:
+            return
         self._phase, self._role, self._next = name, role, 0.0
         self.refresh()
 

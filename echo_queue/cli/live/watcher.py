@@ -4,6 +4,7 @@ The code that shows the view never waits for Redis, and never fails because Redi
 """
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -62,8 +63,10 @@ def last_word(config: Config) -> outcome.Outcome | None:
 class RunWatcher:
     """Reads the state of a run every `period_s`; `picture()` is at most about that old."""
 
-    def __init__(self, config: Config, period_s: float = 1.0) -> None:
+    def __init__(self, config: Config, period_s: float = 1.0, *, loading_s: float = 0.0) -> None:
+        """`loading_s`: the time in which roles that were not heard yet count as loading, where they start now."""
         self.status: Status | None = None
+        self.workers_came = False
         self.trouble = ""
         self.figures = Figures.of(())
         self.still_s = 0.0
@@ -74,6 +77,7 @@ class RunWatcher:
         """True once the run has ended together with its embedded services, of which `status` is the last word."""
         self._config = config
         self._period_s = period_s
+        self._loading_until = time.monotonic() + loading_s
         self.dead: tuple[DeadCause, ...] = ()
         """The reasons of which prompts died, the commonest first."""
         self.failed: tuple[FailedSet, ...] = ()
@@ -111,6 +115,7 @@ class RunWatcher:
                 self.trouble = f"as of its end, {end.ended:%Y-%m-%d %H:%M} UTC; its services have ended with it"
                 return
             self.trouble = "" if NOT_BEGUN in str(error) else f"{error.problems[0].where}: {error.problems[0].what}"
+        self.workers_came = self.workers_came or bool(self.status and self.status.workers)
         self.still_s = self._stillness.seconds(self.status)
         self.held_up = self._causes()
 
@@ -139,6 +144,8 @@ class RunWatcher:
         return skew(self.status, self._record)
 
     def _causes(self) -> tuple[str, ...]:
+        if not self.workers_came and time.monotonic() < self._loading_until:
+            return ()
         if self.still_s < STILL_S:
             return diagnosis.silent(self.status) if self.status else ()
         try:

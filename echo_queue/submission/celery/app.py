@@ -24,7 +24,7 @@ from echo_queue.connections.endpoints import CELERY_PREFIX, celery_broker_url
 from echo_queue.errors import ConfigError, EchoQueueError, Problem
 from echo_queue.queue import SubmitterQueue
 from echo_queue.submission.celery.messages import CHANNEL, EXPAND_CHUNK, SUBMIT_PROMPT_SET
-from echo_queue.submission.celery.worker_steps import LeaveUnacked, LivenessStep, ReconcilerStep
+from echo_queue.submission.celery.worker_steps import LeaveUnacked, LivenessStep, ReadAheadStep, ReconcilerStep
 from echo_queue.submission.declaration import choose, declare_and_send
 from echo_queue.submission.expand import expand
 from echo_queue.submission.length_limits import limits_of
@@ -137,6 +137,7 @@ def build(config: Config) -> Celery:
     app.task(expand_chunk, name=EXPAND_CHUNK)
     app.task(submit_prompt_set, name=SUBMIT_PROMPT_SET, base=SubmitTask, ignore_result=False)
     app.steps["consumer"].update((LeaveUnacked, LivenessStep, ReconcilerStep))
+    app.steps["worker"].add(ReadAheadStep)
     app.echo_queue = config
     return app
 

@@ -4,6 +4,7 @@ that its loop runs.
 
 import logging
 import random
+from contextlib import suppress
 from typing import Any
 
 from celery import bootsteps
@@ -15,6 +16,7 @@ from echo_queue.errors import EchoQueueError
 from echo_queue.launch.liveness import EVERY_S, LivenessFile
 from echo_queue.queue import SubmitterQueue
 from echo_queue.submission.celery.reconciler import Reconciler
+from echo_queue.submission.declaration import check_first_rows
 
 RECONCILE_DEADLINE_S = 1.0
 """The reconciler runs within the Celery worker's own loop, which must not be blocked for long."""
@@ -54,6 +56,16 @@ class ReconcilerStep(bootsteps.StartStopStep):  # type: ignore[misc]
             log.warning("cannot look for lost chunks now\n%s", error)
         finally:
             self.start(consumer)
+
+
+class ReadAheadStep(bootsteps.Step):  # type: ignore[misc]
+    """Reads the first configured prompts before the worker's processes are forked, so that none of them imports what
+    that takes once its first chunk waits. Whoever submits prompts is told what is wrong with them."""
+
+    def __init__(self, worker: Any, **options: Any) -> None:
+        super().__init__(worker, **options)
+        with suppress(EchoQueueError):
+            check_first_rows(worker.app.echo_queue)
 
 
 class LivenessStep(bootsteps.StartStopStep):  # type: ignore[misc]

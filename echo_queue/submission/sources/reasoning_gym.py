@@ -15,6 +15,7 @@ import orjson
 from blake3 import blake3
 
 from echo_queue.errors import Problem, PromptError
+from echo_queue.launch import collection
 from echo_queue.queue.types import Chunk
 from echo_queue.records import PromptRow
 from echo_queue.submission.sources.source import GENERATED, Scanned, spell
@@ -93,8 +94,9 @@ def original(columns: Mapping[str, Any]) -> tuple[Dataset, Entry]:
 @cache
 def _dataset(name: str, options: bytes) -> Dataset:
     try:
-        import reasoning_gym
-        from reasoning_gym.factory import DATASETS
+        with collection.paused():
+            import reasoning_gym
+            from reasoning_gym.factory import DATASETS
     except ImportError:
         fix = "pip install 'echo-queue[environments]'"
         raise PromptError(Problem(GENERATED + name, "needs the reasoning-gym package", fix)) from None

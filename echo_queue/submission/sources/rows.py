@@ -5,6 +5,7 @@ environment unchanged, so JSON must be able to hold it. `normalise` alone decide
 worker both call it, so a row that passed one passes the other.
 """
 
+import codecs
 from collections.abc import Iterable, Iterator
 
 import orjson
@@ -105,6 +106,8 @@ def _messages(messages: list[object]) -> Iterator[Message]:
 def _unreadable(line: bytes, error: orjson.JSONDecodeError) -> BadRow:
     if not line.strip():
         return BadRow("is empty", "remove the line")
+    if line.startswith(codecs.BOM_UTF8):
+        return BadRow("begins with a byte order mark", "save the file as UTF-8 without it")
     try:
         line.decode("utf-8")
     except UnicodeDecodeError as wrong:

@@ -84,7 +84,7 @@ class CrashHarness:
             "run": {"name": f"crash-{run}", "dir": self.directory / "runs" / run},
             "redis": {"url": self.redis.url, "username": "{role}"},
             "store": {"url": self.s3.url, "bucket": BUCKET},
-            "model": {"base": str(self.base), "max_new_tokens": 4},
+            "model": {"base": str(self.base), "max_prompt_tokens": 256, "max_new_tokens": 4},
             "rollout": {"group_size": 2, "concurrent_groups": 2},
             "staleness": {"s": 1, "pace": False},
             "learner": {"batch_groups": 2, "checkpoint_updates": 1, "lr": 1e-3},

@@ -74,6 +74,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
         "echo_queue/services/*.py",
         *(f"echo_queue/connections/{name}.py" for name in ("endpoints", "secrets")),
         "echo_queue/launch/server_process.py",
+        "echo_queue/launch/supervisor.py:lock",
         CONNECT,
     ),
     "supervisor": ("echo_queue/launch/supervisor.py",),

@@ -1,0 +1,124 @@
+"""The ways in which a first run fails that can be known before anything starts, and what is then said."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from tests.first_hour.home import ROWS, Home
+
+Spoil = Callable[[Home], object]
+
+
+class Failure(NamedTuple):
+    """`spoil` makes one mistake in a home. `where`, `what` and `fix` are in the one problem that is then told."""
+
+    cause: str
+    spoil: Spoil
+    where: str
+    what: str
+    fix: str
+
+
+def setting(**values: str) -> Spoil:
+    """Returns what sets variables of the environment, which stand for keys of the file."""
+    return lambda home: home.set(**values)
+
+
+def written(name: str, content: str) -> Spoil:
+    """Returns what writes a file of the home anew."""
+    return lambda home: home.text(name, content)
+
+
+def _model() -> Iterator[Failure]:
+    where, config = "model.base", "model/config.json"
+    yield Failure("no folder", setting(model__base="./none"), where, "no folder on this machine", "Qwen/Qwen3-0.6B")
+    yield Failure("no config.json", lambda home: home.remove(config), where, "has no config.json", "Hugging Face")
+    yield Failure("torn config.json", written(config, "{"), config, "is not JSON", "download")
+    yield Failure("another family", lambda home: home.model(model_type="bert"), where, "bert", "")
+    yield Failure("quantised", lambda home: home.model(quantization_config={"quant_method": "awq"}), where, "awq", "")
+    window = {"model_type": "llama", "sliding_window": 4}
+    yield Failure("a window that is ignored", lambda home: home.model(**window), where, "sliding_window of 4", "remove")
+    weights = "model/model.safetensors"
+    yield Failure("no weights", lambda home: home.remove(weights), where, "has no weights", "as safetensors")
+    tokenizer = "model/tokenizer.json"
+    yield Failure("no tokenizer", lambda home: home.remove(tokenizer), where, "has no tokenizer", "copy")
+    yield Failure("torn tokenizer", written(tokenizer, "{"), tokenizer, "is not a tokenizer", "fetch")
+    adapters = "model.lora.alpha"
+    yield Failure(
+        "half of LoRA", setting(model__lora__alpha="8"), adapters, "model.lora.rank is 0", "set model.lora.rank"
+    )
+
+
+def _prompts() -> Iterator[Failure]:
+    source, file = "prompts.source", "prompts.jsonl"
+    yield Failure("no source", setting(prompts__source=""), source, "no source is named", "a .jsonl or .parquet file")
+    yield Failure("no file", setting(prompts__source="none.jsonl"), "none.jsonl", "cannot be read", "")
+    yield Failure("hub name", setting(prompts__source="openai/gsm8k"), source, "is not a source", "a .jsonl")
+    yield Failure("no prompts", lambda home: home.rows(), file, "is empty", "one prompt per line")
+    wrong = {"question": "one"}
+    yield Failure(
+        "no column", lambda home: home.rows(wrong), f"{file}:1", "(columns: question)", "that column `prompt`"
+    )
+    yield Failure("torn line", lambda home: home.rows(ROWS[0], "{"), f"{file}:2", "is not JSON", "one JSON object")
+    yield Failure("blank line", lambda home: home.rows(ROWS[0], ""), f"{file}:2", "is empty", "remove the line")
+    bom = '\ufeff{"prompt": "one"}'
+    yield Failure("byte order mark", lambda home: home.rows(bom), f"{file}:1", "byte order mark", "without it")
+    long = {"prompt": "one " * 9, "answer": "1"}
+    yield Failure("too long", lambda home: home.rows(long), f"{file}:1", "9 tokens, the model takes 8", "max_prompt")
+    chat = {"prompt": [{"role": "user", "content": "one"}], "answer": "1"}
+    yield Failure("no chat template", lambda home: home.rows(chat), f"{file}:1", "no chat template", "submit text")
+    unknown = setting(prompts__source="reasoning-gym:sums", prompts__options="{seed = 1}")
+    yield Failure("unknown set", unknown, source, "has no dataset 'sums'", "choose one of")
+    unseeded = setting(prompts__source="reasoning-gym:chain_sum")
+    yield Failure("no seed", unseeded, "prompts.options", "needs a seed", "add seed = 1")
+
+
+def _reward() -> Iterator[Failure]:
+    where = "environment.function"
+    yield Failure("no module", lambda home: home.remove("rewards.py"), where, "no module rewards", "in the folder of")
+    yield Failure("misspelt", setting(environment__function="rewards:rigth"), where, "defines no rigth", "mean right?")
+    yield Failure("no colon", setting(environment__function="rewards"), where, "is missing", '"module:function"')
+    yield Failure("no Python", written("rewards.py", "def right(:\n"), where, "line 1", "fix that line")
+    yield Failure("no answers", lambda home: home.rows({"prompt": "one"}), where, "needs the columns answer", "rename")
+    narrow = "def right(completions): return [0.0]\n"
+    yield Failure("takes no columns", written("rewards.py", narrow), where, "does not take answer", "add **columns")
+    math = setting(environment__kind="math", environment__function="", prompts__source="reasoning-gym:chain_sum",
+                   prompts__options="{seed = 1}")  # fmt: skip
+    yield Failure("math without answers", math, "environment.kind", "answer or solution", "rename the column")
+
+
+def _settings() -> Iterator[Failure]:
+    yield Failure("no TOML", written("run.toml", "s = = 4\n"), "run.toml", "line 1", "fix that line")
+    rate = "learner.learning_rate"
+    yield Failure("another name", setting(learner__learning_rate="1"), rate, "unknown key", "called learner.lr")
+    yield Failure("unknown key", setting(learner__lrr="1"), "learner.lrr", "unknown key", "did you mean lr?")
+    yield Failure("wrong type", setting(staleness__s="few"), "staleness.s", "'few' is not", "write a whole number")
+    yield Failure("out of range", setting(rollout__top_p="2"), "rollout.top_p", "2 is not valid", "write 1 or less")
+    yield Failure("wrong word", setting(learner__schedule="cosinus"), "learner.schedule", "'cosinus'", 'mean "cosine"?')
+    yield Failure("wrong name", setting(run__name="My run"), "run.name", "small letters", 'write "my-run"')
+    yield Failure("too few", setting(learner__betas="[0.9]"), "learner.betas", "is too short", "write at least 2")
+    yield Failure(
+        "κ above S + 1", setting(staleness__kappa="9"), "staleness.kappa", "κ = 9 with S = 4", "set kappa to 5"
+    )
+    slow = setting(rollout__tokens_per_s="0.01")
+    yield Failure("too slow to begin", slow, "queue.stall_deadline_s", "the first group may take 800 s", "set 1600")
+    yield Failure("no directory", written("runs", ""), "run.dir", "cannot be written", "name a directory that you own")
+
+
+def _services() -> Iterator[Failure]:
+    url, store = "redis.url", "store.url"
+    secret = setting(redis__url="redis://:hunter2@localhost/0")
+    yield Failure("secret in the address", secret, url, "a user or a password in it", "which variable or file")
+    yield Failure("no Redis", setting(redis__url="redis://127.0.0.1:9/0"), url, "cannot be reached", "start it")
+    yield Failure("no scheme", setting(redis__url="localhost:6379"), url, "scheme", "redis://host:port/db")
+    yield Failure("no program", setting(redis__program="/none"), "redis.program", "/none", "")
+    keys = {"store_access_key": "key", "store_secret_key": "secret"}
+    nobody = setting(store__url="http://127.0.0.1:9", **keys)
+    yield Failure("no store", nobody, store, "127.0.0.1:9", "")
+    half = setting(store__url="http://127.0.0.1:9", store_access_key="key")
+    yield Failure("half a pair of keys", half, "ECHO_QUEUE_STORE_SECRET_KEY", "", "")
+    lost = setting(redis__url="redis://127.0.0.1:9/0", redis_password_file="/none")
+    yield Failure("no file of a secret", lost, "ECHO_QUEUE_REDIS_PASSWORD_FILE", "/none", "")
+
+
+GROUPS = {"model": _model, "prompts": _prompts, "reward": _reward, "settings": _settings, "services": _services}
+EVERY = {f"{group}, {failure.cause}": failure for group, failures in GROUPS.items() for failure in failures()}

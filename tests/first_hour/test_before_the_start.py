@@ -1,0 +1,73 @@
+"""The table of the ways in which a first run fails: what is said before anything starts, and that mending is enough.
+
+`run` begins with the same examination (`tests/pipeline/test_broken.py`). Rows that are shown elsewhere: a Redis that
+evicts, forgets, is old, full or a replica (`tests/connections/test_redis_check.py`), a wrong password, a missing bucket
+and a full disk (`tests/pipeline/test_broken.py`), a run that goes on already and roles that die (`tests/launch`), ports
+that others took (`tests/services`), rewards that raise, hang, or are none (`tests/workers/test_environments.py`), whose
+run ends early in `tests/pipeline/test_dead.py`, and rewards that never differ (`tests/cli/test_view.py`).
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from echo_queue.cli import main
+from tests.cli.test_commands import block
+from tests.first_hour.failures import EVERY, Failure
+from tests.first_hour.home import Home
+
+CHECK = ("config", "check", "run.toml")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    return Home(tmp_path, monkeypatch)
+
+
+def ends(*words: str) -> int:
+    """Gives a command in this process. Returns its exit code."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.setattr(sys, "argv", ["echo-queue", *words])
+        main()
+    assert isinstance(ended.value.code, int | None)
+    return ended.value.code or 0
+
+
+@pytest.mark.parametrize("failure", EVERY.values(), ids=EVERY)
+def test_what_cannot_run_is_told_before_anything_starts_and_mending_it_is_enough(
+    home: Home, capfd: pytest.CaptureFixture[str], failure: Failure
+) -> None:
+    failure.spoil(home)
+    assert ends(*CHECK) == 2
+    told = capfd.readouterr().err
+    home.mend()
+    [(where, what, fix)] = problems(told)
+    assert failure.where in where
+    assert failure.what in what
+    assert failure.fix in fix
+    assert "hunter2" not in told
+    assert not (home.folder / "runs" / "first" / "logs").exists(), "nothing was started"
+    assert ends(*CHECK) == 0, capfd.readouterr().err
+
+
+def problems(told: str) -> list[tuple[str, str, str]]:
+    """Returns (where, what, fix) of each problem that was printed."""
+    parts = (problem.partition(": ") for problem in told.split("✗ ")[1:])
+    return [(where, *rest.partition("\n    → ")[::2]) for where, _, rest in parts]
+
+
+def test_missing_packages_are_told_with_the_extras_that_bring_them_and_no_check_imports_torch(home: Home) -> None:
+    home.set(environment__kind="math", environment__function="")
+    lacking = block("torch", "transformers", "math_verify")
+    program = f"{lacking}\nimport sys; sys.argv[1:] = {[*CHECK]}\nfrom echo_queue.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    home.mend()
+    assert done.returncode == 2
+    learner = "pip install 'echo-queue[worker,learner]'"
+    assert [(what, fix.strip()) for _, what, fix in problems(done.stderr)] == [
+        ("needs the package torch, which is not installed", learner),
+        ("needs the package transformers, which is not installed", learner),
+        ("needs the package math_verify, which is not installed", "pip install 'echo-queue[environments]'"),
+    ]
