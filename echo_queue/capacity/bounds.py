@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 SOFTNESS = 8
 """Exponent of the soft minimum (Σ x⁻⁸)^(−1/8): two equal bounds of 1 make 0.92, three 0.87."""
-UNPUBLISHED = 0.7
+UNPUBLISHED = 0.5
 """Share of the κ − 1 updates without a publication by which weights are older when they are fetched."""
 SIMULATED_UP_TO = 2
 """The largest S for which these bounds are only a hint."""
@@ -42,7 +42,7 @@ def soft_least(*bounds: float) -> float:
 
 
 def staleness_bound(s: int, kappa: int, t_train_s: float, path: Path) -> float:
-    """Returns y = (S − 0.7(κ − 1)) · T_train / away, for S ≥ 1.
+    """Returns y = (S − 0.5(κ − 1)) · T_train / away, for S ≥ 1.
 
     A group that is due at update n needs the weights of update n − S. They are published up to κ − 1 updates later,
     and must arrive and become a group within the S updates.

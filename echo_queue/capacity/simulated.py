@@ -50,7 +50,7 @@ def simulated(fleet: Fleet, chosen: Outcome) -> Simulated | None:
                 "usd_per_hour": fleet.learner.price.usd_per_hour,
             },
             "staleness": {"s": chosen.s, "kappa": chosen.kappa},
-            "generation": {},
+            "generation": {"mean_s": 1.0},
             "pools": [_pool(fleet, chosen, name) for name in chosen.machines],
         }
     )

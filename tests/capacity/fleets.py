@@ -20,7 +20,7 @@ group_size = 4
 accepted = { assumed = 1, why = "a" }
 [lengths]
 mean_tokens = { measured = 100, source = "m" }
-spread = { measured = 0.5, source = "m" }
+spread = { measured = 0.1, source = "m" }
 most_tokens = 400
 [learner]
 gpus = 1

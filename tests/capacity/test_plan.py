@@ -83,10 +83,10 @@ def test_other_bounds_and_ways_are_planned_alike(tmp_path: Path) -> None:
 
 
 def test_a_learner_that_generates_itself_takes_turns(tmp_path: Path) -> None:
-    """One GPU makes 10 groups of 400 tokens at 50 tokens/s in 80 s, and half of a group of 24 s more."""
+    """One GPU makes 10 groups of 400 tokens at 50 tokens/s in 80 s, and half of a group of 18 s more."""
     sync, async_ = plan(small(tmp_path, ("[weights]", SITE)), ON).baselines
     assert (sync.kind, sync.generating_gpus, sync.usd_per_hour) == ("sync", 1, 10)
-    assert sync.utilisation == pytest.approx(40 / (40 + 80 + 12), rel=0.05)
+    assert sync.utilisation == pytest.approx(40 / (40 + 80 + 9), rel=0.01)
     assert (async_.kind, async_.generating_gpus, async_.usd_per_hour) == ("async", 3, 25)
     assert async_.saving is not None and async_.saving > 0
 

@@ -1,0 +1,51 @@
+from pathlib import Path
+
+from benchmarks.stability import COLLAPSED_FOR, EVALUATE_EVERY, FRESH, Run, Setting, cells_of, sweep, targets
+from learner.diagnostics.guard import LEAST_ESS, MEMORY
+
+SETTING = Setting("dppo", "copy", 2, 1, 0, 4, 3e-3, "warn")
+
+
+def run_of(rewards: list[float], ess: float = 1.0, setting: Setting = SETTING) -> Run:
+    updates = len(rewards) * EVALUATE_EVERY
+    flat = (0.0,) * updates
+    return Run(setting, tuple(rewards), (ess,) * updates, flat, flat, flat, flat)
+
+
+def test_a_run_collapses_once_it_is_below_half_of_its_best_for_twenty_updates() -> None:
+    low = COLLAPSED_FOR // EVALUATE_EVERY
+    assert run_of([0.2, 0.8] + [0.3] * low).collapsed_at is None
+    assert run_of([0.2, 0.8] + [0.3] * low + [0.5]).collapsed_at is None
+    fallen = run_of([0.2, 0.8, *[0.3] * (low + 1)])
+    assert fallen.collapsed_at == 3 * EVALUATE_EVERY
+    assert fallen.declined and not fallen.good
+
+
+def test_an_alarm_ten_updates_before_a_collapse_is_in_time() -> None:
+    rewards = [0.8] * 6 + [0.1] * 6
+    assert not run_of(rewards).warned_in_time
+    warned = run_of(rewards, ess=LEAST_ESS / 2)
+    assert warned.alarms[0] == MEMORY <= warned.collapsed_at - 10 and warned.warned_in_time  # type: ignore[operator]
+
+
+def test_what_is_told_of_a_sweep_by_hand() -> None:
+    fresh = run_of([0.5, 0.9, 0.9, 0.9], setting=SETTING._replace(preset=FRESH, s=0))
+    late = run_of([0.1, 0.2, 0.9, 0.7], setting=SETTING._replace(s=32))
+    cells = {cell.s: cell for cell in cells_of([fresh, late])}
+    assert round(cells[32].behind or 0.0, 1) == 30.0
+    assert cells[32].slower == 1.5
+    assert targets([fresh, late], list(cells.values())) == {
+        "S = 32: a preset within 3 points of S = 0": False,
+        "at most one good run in ten has an alarm": True,
+    }
+
+
+def test_an_interrupted_sweep_goes_on(tmp_path: Path) -> None:
+    path, later = tmp_path / "runs.jsonl", SETTING._replace(s=1)
+    first = sweep([SETTING], path)
+    written = path.read_bytes()
+    both = sweep([SETTING, later], path)
+    assert both[0] == first[0] and path.read_bytes().startswith(written)
+    assert sweep([later, SETTING], path) == both[::-1]
+    fresh, *_, late = first[0].ess_tokens
+    assert fresh > 1 - 1e-6 > late, "what the first update trains is fresh, and later data is two updates old"
