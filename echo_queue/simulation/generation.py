@@ -42,7 +42,7 @@ class GroupWork:
         return [float(seconds) for seconds in np.minimum(self._seconds(draw), self._generation.longest_s)]
 
     def _seconds(self, draw: np.random.Generator) -> NDArray[np.float64]:
-        setting, mean_s = self._generation, self._generation.mean_s or 0.0
+        setting, mean_s = self._generation, self._generation.mean_s
         match setting.tail:
             case "constant":
                 return np.full(DRAWN_AT_ONCE, mean_s)

@@ -58,7 +58,7 @@ class Staleness(Section):
 class Generation(Section):
     """The generation time of a group, on a machine of speed 1 that holds as many groups as it may."""
 
-    mean_s: Seconds | None = None
+    mean_s: Seconds = 1.0
     """The mean, unless the times are measured."""
     tail: Literal["constant", "log-normal", "pareto", "empirical"] = "log-normal"
     sigma: Rate = 0.6
@@ -72,9 +72,8 @@ class Generation(Section):
 
     @model_validator(mode="after")
     def _has_its_keys(self) -> Self:
-        measured = self.tail == "empirical"
-        if measured != (self.file is not None) or measured == (self.mean_s is not None):
-            raise ValueError("an empirical tail has file and no mean_s, and any other tail mean_s and no file")
+        if (self.tail == "empirical") != (self.file is not None):
+            raise ValueError("an empirical tail has a file, and no other tail has one")
         return self
 
 
