@@ -106,7 +106,6 @@ images:
 
 images-test: $(VENV)-launchers/.launchers
 	$(VENV)-launchers/bin/python -m tests.images.check
-	$(VENV)-launchers/bin/python -m tests.images.kube
 
 wheel: $(VENV)-launchers/.launchers
 	rm -rf build/lib dist

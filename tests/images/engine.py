@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,22 +16,21 @@ UNIFIED = Path("/sys/fs/cgroup/unified")
 
 
 class Engine:
-    """The engine of this machine, and one project of compose.yaml in it, with files that change that."""
+    """The engine of this machine, and one project of compose.yaml in it."""
 
-    def __init__(self, project: str, *overrides: Path) -> None:
+    def __init__(self, project: str) -> None:
         self._program = ["docker" if docker_answers() else "podman"]
         composer = Path(sys.executable).parent / "podman-compose"
         compose = ["docker", "compose"] if docker_answers() else [str(composer)]
-        files = [word for file in (ROOT / "compose.yaml", *overrides) for word in ("--file", str(file))]
-        self._compose = [*compose, "--project-name", project, *files]
+        self._compose = [*compose, "--project-name", project, "--file", str(ROOT / "compose.yaml")]
         self._project = project
 
-    def __call__(self, *words: str, check: bool = True, environment: Mapping[str, str] | None = None) -> str:
+    def __call__(self, *words: str, check: bool = True) -> str:
         """Returns what the engine prints. Raises `RuntimeError`, with what it says, if it fails and `check`."""
-        return self._run([*self._program, *words], check, environment or {})
+        return self._run([*self._program, *words], check)
 
     def compose(self, *words: str, check: bool = True) -> str:
-        return self._run([*self._compose, *words], check, {})
+        return self._run([*self._compose, *words], check)
 
     def containers(self, service: str) -> list[str]:
         """Returns the ids of a service's containers, also of those that have ended."""
@@ -54,11 +53,8 @@ class Engine:
         done = subprocess.run(words, capture_output=True, timeout=DEADLINE_S, check=False)
         return done.returncode == 0
 
-    def _run(self, command: Sequence[str], check: bool, environment: Mapping[str, str]) -> str:
-        given = os.environ | environment
-        done = subprocess.run(
-            command, env=given, capture_output=True, text=True, timeout=DEADLINE_S, check=False, cwd=ROOT
-        )
+    def _run(self, command: Sequence[str], check: bool) -> str:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False, cwd=ROOT)
         if check and done.returncode != 0:
             raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-2000:]}")
         return done.stdout
