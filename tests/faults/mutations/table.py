@@ -800,8 +800,8 @@ MUTATIONS = (
         "no reconciler in the Celery workers",
         "chunks whose message a killed worker had taken never arrive",
         "echo_queue/submission/celery/app.py",
-        "(LeaveUnacked, ReconcilerStep)",
-        "(LeaveUnacked,)",
+        "(LeaveUnacked, LivenessStep, ReconcilerStep)",
+        "(LeaveUnacked, LivenessStep)",
         ("tests/submission/test_submission.py::test_what_is_lost_in_the_broker_is_sent_again",),
     ),
     Mutation(
