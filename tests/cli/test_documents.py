@@ -23,6 +23,7 @@ from tests.synthetic import update
 
 FILES = {"plan": next(iter(WORKED.values())), "simulate": ROOT / "configs" / "simulations" / "spot.toml"}
 MORE = {"estimate": ("--model-config", str(MODELS / "qwen3-8b.json")), "plan": ("--on", str(ON))}
+BEAT = Heartbeat("engine", Version(1, 9), "generating", published_ms=1, release="0.0.9")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "schema.json"
 
 
@@ -34,10 +35,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PublishedRun]:
     queue.declare(PromptSet("a", "source"), [Chunk(0, 0, 4), Chunk(1, 4, 4)])
     queue.submit("a", 0, PromptShard("shard", 0, 4))
     queue.reject("a", Chunk(1, 4, 4), "line 3 is no JSON")
-    version = Version(1, 9)
-    queue.heartbeat("w1", Heartbeat("engine", version, "generating", published_ms=1, release="0.0.9"))
-    made, dead, *_ = queue.lease("w1", version, 3).tasks
-    queue.complete("w1", [group_of(made, "w1", version)])
+    queue.heartbeat("w1", BEAT)
+    made, dead, *_ = queue.lease("w1", BEAT.version, 3).tasks
+    queue.complete("w1", [group_of(made, "w1", BEAT.version)])
     queue.bury(dead.id, "Traceback\nKeyError: 'answer'")
     queue.record(1, [record_of(update(1)), UpdateRecord(Version(1, 2), "0.0.9", made.id, b"of another form")])
     queue.advance(1, 0, 0, 1.0)
@@ -63,6 +63,7 @@ def test_what_a_command_prints_is_what_its_schema_says(run: PublishedRun, comman
 
 
 def test_a_status_names_deaths_failures_and_skews_and_knows_no_zero_for_what_is_not_known(run: PublishedRun) -> None:
+    Clients.connected_as(run.config, "admin").heartbeat("w1", BEAT)  # the one before may have been forgotten
     found = asked(run, "status")
     (death,) = found["dead"]
     assert (death["reason"], death["tasks"]) == ("KeyError: 'answer'", 1)

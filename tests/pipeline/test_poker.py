@@ -11,7 +11,7 @@ import pytest
 
 from echo_queue.cli.show import tokenizer_of
 from echo_queue.cli.transcript import Transcript, transcript
-from echo_queue.reporting.trained_groups import TrainedGroups
+from echo_queue.reporting.trained_groups import in_directory
 from echo_queue.submission.sources.poker import Hand
 from echo_queue.submission.sources.poker.deals import PokerSource
 from tests.pipeline.supervised_run import (
@@ -54,7 +54,7 @@ def test_every_hand_is_trained_as_it_was_played(run: SupervisedRun) -> None:
     deals, words = PokerSource("leduc", OPTIONS), tokenizer_of(run.config)
     turns: Counter[int] = Counter()
     for index in range(PROMPTS):
-        kept = TrainedGroups(run.config).find(f"sorting/0/{index}")
+        kept = in_directory(run.config, f"sorting/0/{index}")
         assert kept is not None
         assert words(kept.group.prompt) == deals.row(index).prompt
         for sample in kept.group.samples:

@@ -57,8 +57,8 @@ def test_a_run_with_adapters_is_killed_and_ends_with_a_model_and_its_adapters(tm
 def _tells_its_end(run: SupervisedRun) -> None:
     """The embedded services have ended, and yet the commands that look at the run answer."""
     document = orjson.loads(_answer(run, "status", "--json"))
-    assert (document["ended"], document["queue"]["trained"], document["training"]["updates"]) == (
-        True,
+    assert (document["phase"], document["queue"]["trained"], document["training"]["updates"]) == (
+        "ended",
         PROMPTS,
         UPDATES,
     )

@@ -115,7 +115,7 @@ def test_a_killed_server_is_up_again_with_its_data_and_connections_go_on(config:
 def test_services_whose_server_hangs_are_unhealthy_until_it_goes_on(config: Config, running: Services) -> None:
     assert running.trouble() == ""
     os.kill(pid_of(config, "store"), signal.SIGSTOP)
-    assert "the object store does not answer" in running.trouble()
+    wait_until(lambda: "the object store does not answer" in running.trouble(), "the store to stop")
     os.kill(pid_of(config, "store"), signal.SIGCONT)
     wait_until(lambda: not running.trouble(), "the store to answer again")
 

@@ -58,8 +58,9 @@ UNREACHED = {
 """Steps that no case here takes, and when they are taken."""
 
 
-BY_CHANCE = {"get partials"}
-"""Points that need a partial rollout of another worker, which may have stored none, or none that is still wanted."""
+BY_CHANCE = {"get partials", "release"}
+"""Points that need a partial rollout of another worker, which may have stored none, or none that is still wanted; or a
+task that is still held, and not sent back as too late."""
 
 
 class RoleCases:
