@@ -23,7 +23,7 @@ Phase = Literal["running", "finished", "ended"]
 
 @dataclass(frozen=True)
 class StatusDocument:
-    """`status`. `phase` is "ended" for the last word of a run whose embedded services have ended with it.
+    """`status`. `phase`: "finished" once all is trained; "ended" for the last word of a run that ended before that.
 
     `training`: figures of all updates, `recent`: of the last 20, `update`: of the last one; null before the first one.
     `skew`: which roles run another release than `release`, that of this command; empty if none is known to. `held_up`:

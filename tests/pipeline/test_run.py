@@ -58,7 +58,7 @@ def _tells_its_end(run: SupervisedRun) -> None:
     """The embedded services have ended, and yet the commands that look at the run answer."""
     document = orjson.loads(_answer(run, "status", "--json"))
     assert (document["phase"], document["queue"]["trained"], document["training"]["updates"]) == (
-        "ended",
+        "finished",
         PROMPTS,
         UPDATES,
     )
