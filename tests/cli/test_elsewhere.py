@@ -96,10 +96,11 @@ def report(path: Path) -> str:
 
 
 def pauses(queue: Clients) -> bool:
-    """Whether the learner waits for a batch, no lease is left to run out, and the last update is recorded."""
+    """Whether the learner waits for a batch, no lease can run out, and the last update is published and recorded."""
     found, newest = queue.status(), queue.newest_update()
     idle = found.in_flight == 0 and found.ready == 0 and found.drained - found.uncommitted < found.rules.batch
-    return idle and newest is not None and newest.version == found.learner
+    published = found.published is not None and found.published.version == found.learner
+    return idle and published and newest is not None and newest.version == found.learner
 
 
 def all_agree(machines: list[Path], task: str) -> dict[str, Any]:
