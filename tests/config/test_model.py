@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from echo_queue.cli.config import reference
-from echo_queue.config import loading
+from echo_queue.config import Config, loading
+from echo_queue.config.explanations import NAMES_ELSEWHERE
 from echo_queue.errors import ConfigError, Problem
 
 BASE = '[run]\nname = "t"\ndir = "runs/t"\n'
@@ -21,6 +22,15 @@ def test_a_name_and_a_directory_are_enough(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(BASE, encoding="utf-8")
     assert loading.load(path, {}).staleness.s == 4
+
+
+@pytest.mark.parametrize("key", NAMES_ELSEWHERE.values())
+def test_a_name_of_another_library_leads_to_a_key_that_there_is(key: str) -> None:
+    *sections, name = key.split(".")
+    inside = Config.model_validate({"run": {"name": "t", "dir": "runs/t"}})
+    for section in sections:
+        inside = getattr(inside, section)
+    assert name in type(inside).model_fields
 
 
 def test_everything_wrong_is_reported_at_once(tmp_path: Path) -> None:
