@@ -62,7 +62,7 @@ TASKS: dict[str, Callable[[Tensor], Tensor]] = {"copy": lambda prompts: prompts,
 
 
 class Setting(NamedTuple):
-    """What is run."""
+    """The choices of one run."""
 
     preset: str
     task: str
@@ -81,7 +81,7 @@ class Run:
     setting: Setting
     rewards: tuple[float, ...]
     ess_tokens: tuple[float, ...]
-    """Of every update, as all that follows."""
+    """The tokens' effective sample size in every update; all that follows has a value for each update as well."""
     ess_samples: tuple[float, ...]
     second_moments: tuple[float, ...]
     grad_norms: tuple[float, ...]

@@ -98,7 +98,7 @@ class BatchCollector:
         There are fewer only if they are the last ones or `stop` is set.
 
         Returns a `Pause` as soon as it has to wait and `owed` says that a publication can be made up for; while `owed`
-        answers None, it will before long. So it does once Redis is full, if any trained groups are `uncommitted`.
+        answers None, it will before long. It also returns one once Redis is full, if trained groups are `uncommitted`.
         """
         update = self._in_hand(version)
         last_group_s, ready, outside = time.monotonic(), 0, 0

@@ -66,7 +66,7 @@ class Point:
     machine_busy: float
     """Share of all cores in use, by any process."""
     prioritised: bool
-    """Whether the server and the timed calls went before the processes that only make load."""
+    """True if the server and the timed calls went before the processes that only make load."""
 
 
 def measure(server: RedisServer, load: Load, seconds: float) -> Point:

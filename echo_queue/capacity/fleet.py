@@ -20,7 +20,7 @@ CLOUDS = ("aws", "gcp")
 
 
 class Run(Table):
-    """What the learner trains, and the bound."""
+    """The groups that the learner trains, and the bound."""
 
     s: Annotated[int, Field(ge=0, le=64)]
     """S, the staleness bound."""
@@ -55,7 +55,7 @@ class Learner(Table):
 
     gpus: Count
     price: Price
-    """Of all machines of the learner together."""
+    """The price of all machines of the learner together."""
     t_train_s: Positive
     """Seconds of an update."""
     link_gbit: Positive
@@ -63,7 +63,7 @@ class Learner(Table):
 
 
 class Weights(Table):
-    """What is published, and how it spreads."""
+    """The weights that are published, and the way in which they spread."""
 
     parameters: Count
     """Parameters that are published: the model's, or the adapters'."""

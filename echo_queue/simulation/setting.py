@@ -5,13 +5,13 @@ reported all at once, before anything is simulated.
 """
 
 import math
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from echo_queue.config.loading import read_toml
 from echo_queue.config.model import Section
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.estimate.lag import kappa_needed
@@ -179,12 +179,7 @@ class Setting(Section):
 
 def load(path: Path) -> Setting:
     """Reads a setting. Raises `ConfigError` with all that is wrong in it."""
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(Problem(str(path), f"cannot be read: {error.strerror}", "name a TOML file")) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(Problem(str(path), f"is not TOML: {error}", "fix that line")) from None
+    values = read_toml(path)
     try:
         return Setting.model_validate(values)
     except ValidationError as error:
