@@ -289,9 +289,9 @@ def healthy(
 @app.command(rich_help_panel=INSPECT)
 def revive(
     config: ConfigFile,
-    tasks: Annotated[list[str] | None, typer.Argument(help="Ids of dead tasks; default: all of them.")] = None,
+    tasks: Annotated[list[str] | None, typer.Argument(help="Ids of tasks; default: all that failed.")] = None,
 ) -> None:
-    """Bring dead tasks back, with their attempts counted from zero again."""
+    """Give tasks that are dead, or that failed before, all their attempts again."""
     from echo_queue.cli.dead_tasks import revive as revive_tasks
 
     revive_tasks(load(config), tasks or [])

@@ -1,4 +1,4 @@
-"""The commands `bury`, which gives a task up, and `revive`, which takes dead tasks back."""
+"""The commands `bury`, which gives a task up, and `revive`, which gives tasks that failed all their attempts again."""
 
 from rich.console import Console
 
@@ -22,16 +22,20 @@ def bury(config: Config, task: str, reason: str) -> None:
 
 
 def revive(config: Config, tasks: list[str]) -> None:
-    """Revives the named dead tasks, or all of them if none is named."""
+    """Revives the named tasks, or all that are dead or have failed before if none is named."""
     operator = Operator.connect(config)
     count = _revive(config, operator, tasks) if tasks else revive_all(config, operator)
     of = f" of {counted(len(tasks), 'task')}" if tasks else ""
-    Console(highlight=False).print(f"{counted(count, 'dead task')}{of} revived")
+    Console(highlight=False).print(f"{counted(count, 'task')}{of} revived")
 
 
 def revive_all(config: Config, operator: Operator) -> int:
-    """Revives all dead tasks, with their attempts counted from zero again. Returns how many there were."""
-    revived = 0
+    """Revives all tasks that are dead or of which an attempt has failed: their attempts are counted from zero again.
+
+    The latter would otherwise die of a cause that is mended: workers that were killed leave leases whose last attempt
+    has failed. Returns how many tasks there were.
+    """
+    revived = _revive(config, operator, operator.failing())
     while dead := operator.dead(AT_ONCE):
         revived += _revive(config, operator, [task.id for task in dead])
     return revived

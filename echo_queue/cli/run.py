@@ -222,9 +222,9 @@ _ECHO_QUEUE = (sys.executable, "-m", "echo_queue.cli")
 
 
 def _try_dead_again(config: Config) -> None:
-    """Revives the prompts that died before this command was given."""
+    """Revives the prompts that died, or failed, before this command was given."""
     if revived := revive_all(config, Operator.connect(config)):
-        Console(highlight=False).print(f"{counted(revived, 'prompt')} that died before are tried again")
+        Console(highlight=False).print(f"{counted(revived, 'prompt')} that failed before are tried again")
 
 
 def _conclude(config: Config, end: End, path: Path) -> int:

@@ -84,6 +84,11 @@ class RunState(Client):
         rows = self._caller.persist("dead", lambda: client.xrevrange(key, count=limit))
         return [replies.dead_of(words) for _, words in rows]
 
+    def failing(self) -> list[str]:
+        """Returns the ids of open tasks of which an attempt has failed and that are not dead, in no order."""
+        client, key = self._caller.client, self._caller.keys.failures
+        return [replies.text(name) for name in self._caller.persist("failing", lambda: client.hkeys(key))]
+
 
 class Monitor(RunState, PublishedWeights, Submissions):
     """Reads a run as Redis user `monitor`, for people and for roles that diagnose what holds the run up.

@@ -71,7 +71,10 @@ class Operator(RunState, Admission):
         return bool(moved)
 
     def revive(self, task_ids: Sequence[str]) -> int:
-        """Moves dead tasks to retry, with all their attempts available again. Returns how many were dead."""
+        """Moves tasks to retry, with all their attempts available again. Returns how many it moved.
+
+        It moves those that are dead, and those in tasks or retry of which an attempt has failed (`failing`).
+        """
         return int(self._caller.call("revive", *task_ids)) if task_ids else 0
 
     def unwanted(self, removed: Sequence[str] = ()) -> list[str]:

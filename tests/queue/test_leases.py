@@ -84,6 +84,26 @@ def test_a_poisonous_task_dies_with_its_reason_and_can_be_revived(queue: Clients
     assert harness.lease(1)[0].attempt == 0
 
 
+def test_a_task_that_failed_before_has_all_its_attempts_again_once_it_is_revived(queue: Clients) -> None:
+    """One waits after a failure; of the other, the last attempt has failed, and no sweep has seen it yet."""
+    harness = QueueHarness(queue, replace(RULES, max_attempts=2), prompts=3)
+    waiting, failed, held = harness.lease(3)
+    for task in (waiting, failed):
+        assert queue.fail("w1", task.id, "KeyError: 'answer'")
+    queue.reclaim()
+    (again,) = harness.lease(1, "w2")
+    assert queue.fail("w2", again.id, "KeyError: 'answer'")
+    assert sorted(queue.failing()) == sorted([waiting.id, failed.id])
+    assert queue.revive([*queue.failing(), held.id]) == 2, "nothing of the third has failed"
+    assert queue.failing() == []
+    harness.check()
+    assert queue.reclaim().dead == 0
+    assert {task.id: task.attempt for task in harness.lease(3, "w3")} == {waiting.id: 0, failed.id: 0}
+    assert harness.complete((again,), "w2") == [Outcome.accepted], "a worker that had it in hand"
+    assert queue.renew("w1", {held.id: 0}) == []
+    harness.check()
+
+
 def test_a_silent_worker_is_named_as_the_reason(queue: Clients) -> None:
     harness = QueueHarness(queue, replace(RULES, max_attempts=1), prompts=1)
     harness.lease(1, "spot-7")

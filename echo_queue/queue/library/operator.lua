@@ -14,13 +14,14 @@ local function bury(keys, args)
   return { 1, ref }
 end
 
--- args: id… ; dead tasks start from scratch. Returns how many were dead.
+-- args: id… ; tasks that are dead, or of which attempts have failed so far, get all attempts again. A worker that has such a
+-- task in hand may still complete it. Returns how many there were.
 local function revive(keys, args)
   local run = open_run(keys)
   local revived = 0
   for _, id in ipairs(args) do
     local stream, entry = place_of(run, id)
-    if stream == 'dead' then
+    if stream == 'dead' or is_task(stream) and redis.call('HEXISTS', run.K.failures, id) == 1 then
       redis.call('HDEL', run.K.failures, id)
       send_back(run, id, stream, entry, { attempt = 0, late = 0, kept = 0 })
       revived = revived + 1

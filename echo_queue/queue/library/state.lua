@@ -112,7 +112,7 @@ MOVES (one method each of a role's client in `echo_queue.queue`)
   finish                       nothing is left to train                           learner.lua
   probe_room                   nothing: a full server refuses it                  learner.lua
   reclaim                      expired: -> retry | dead; too late: -> retry       lease_expiry.lua
-  bury, revive                 any -> dead; dead -> retry                         operator.lua
+  bury, revive                 any -> dead; dead, or failed before -> retry       operator.lua
   join, report, withdraw       the peer exchange of weights; no task              peers.lua
   heartbeat, leave             the list of workers                                worker.lua
   configure                    a run with its rules, where there is none          operator.lua

@@ -400,6 +400,14 @@ MUTATIONS = (
         ("tests/queue/test_leases.py::test_a_poisonous_task_dies_with_its_reason_and_can_be_revived",),
     ),
     Mutation(
+        "only the dead are revived",
+        "after the cause is mended, prompts die of it whose last attempt had failed when their worker was killed",
+        LUA + "operator.lua",
+        "if stream == 'dead' or is_task(stream) and redis.call('HEXISTS', run.K.failures, id) == 1 then",
+        "if stream == 'dead' then",
+        ("tests/queue/test_leases.py::test_a_task_that_failed_before_has_all_its_attempts_again_once_it_is_revived",),
+    ),
+    Mutation(
         "progress costs an attempt",
         "a task longer than machines live dies of kills alone, although nothing of it is lost",
         LUA + "lease_expiry.lua",

@@ -438,11 +438,12 @@ class Machine(RuleBasedStateMachine):
             task = opened[which % len(opened)]
             self._both(lost, lambda: self.queue.bury(task, "why"), lambda: self.run.bury(task))
 
-    @precondition(lambda self: self.run.dead)
+    @precondition(lambda self: self.run.dead or self.run.failures)
     @move(lost=st.booleans())
     def revive(self, lost: bool = False) -> None:
-        dead = sorted(self.run.dead)
-        self._both(lost, lambda: self.queue.revive(dead), lambda: self.run.revive(dead))
+        """A person does, of all that is dead or has failed before."""
+        failed = sorted({*self.run.dead, *self.run.failures})
+        self._both(lost, lambda: self.queue.revive(failed), lambda: self.run.revive(failed))
 
     # What must hold ---------------------------------------------------------------------------------------------------
 

@@ -515,11 +515,12 @@ class Reference:
         return True
 
     def revive(self, ids: Collection[str]) -> int:
-        dead = [task for task in ids if task in self.dead]
-        for task in dead:
+        failed = [task for task in ids if task in self.failures and (task in self.tasks or task in self.retry)]
+        revived = [task for task in ids if task in self.dead or task in failed]
+        for task in revived:
             self.failures.pop(task, None)
             self._send_back(task, attempt=0, late=0, kept=0)
-        return len(dead)
+        return len(revived)
 
     # ------------------------------------------------------------------------------------------------------------------
 
