@@ -36,13 +36,13 @@ class WeightEvents(Client):
 class Offers(Client):
     """Lets an idle worker wait for tasks."""
 
-    def wait_for_work(self, timeout_s: float) -> bool:
+    def wait_for_work(self, worker: str, timeout_s: float) -> bool:
         """Blocks until there may be a task for this worker, or `timeout_s`; returns whether there may be one.
 
-        For each task that comes, one worker wakes: of those that wait, the one that has waited longest. When the run
-        is finished, all of them wake.
+        The worker's last lease found none. For each task that comes, one worker wakes: of those that wait, the one that
+        has waited longest. When the run is finished, all of them wake.
         """
-        client, key = self._caller.client, self._caller.keys.offers
+        client, key = self._caller.client, self._caller.keys.offer(worker)
 
         def take(block_ms: int) -> Any:
             return self._caller.persist("wait_for_work", lambda: client.blpop([key], timeout=block_ms / 1000))
