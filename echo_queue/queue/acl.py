@@ -43,6 +43,7 @@ WORKER: tuple[Grant, ...] = (
     ("%W~", "+xadd", ("replay", "arrivals")),
     ("%R~", "+zcard", ("ready",)),
     ("%R~", "+xread", ("weight_events",)),
+    ("%R~", "+zcard", ("workers",)),
     ("%W~", "+zadd +zrem", ("idle",)),
     ("~", "+blpop +del", ("offer:*",)),
     ("~", "+hget +hset", ("open",)),
