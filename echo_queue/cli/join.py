@@ -19,7 +19,7 @@ from echo_queue.connections.connect import connect_redis, connect_store
 from echo_queue.connections.redis_errors import PASSWORD_FIX
 from echo_queue.errors import ConfigError, EchoQueueError, Problem, ServiceError
 from echo_queue.invitation import machine
-from echo_queue.invitation.claiming import claim, refuse_unsafe, revoked, visiting
+from echo_queue.invitation.claiming import claim, refuse_own_keys, refuse_unsafe, revoked, visiting
 from echo_queue.invitation.home import AUTHORITY, Home
 from echo_queue.invitation.register import Guest, worker_user
 from echo_queue.invitation.token import Invitation, SignedToken, read_token
@@ -42,7 +42,7 @@ def join(text: str, folder: Path | None, *, inviter: str, name: str, check: bool
     home.open()
     claimed_before = home.grant(token) is not None
     if not claimed_before:
-        _claim(token, home)
+        _claim(token, home, inviter)
     home.apply_environment()
     config = load(home.config)
     if claimed_before and (problems := tuple(_missing(config, home, invitation))):
@@ -51,10 +51,11 @@ def join(text: str, folder: Path | None, *, inviter: str, name: str, check: bool
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(f"this machine is invited to run {invitation.run} as {invitation.name}; its folder is {home.path}")
     if not check:
+        print_problems(machine.gpu_warnings(machine.gpus()), sign=WARNING)
         become("workers", home.config, "--name", name or invitation.name)
 
 
-def _claim(token: SignedToken, home: Home) -> None:
+def _claim(token: SignedToken, home: Home, inviter: str) -> None:
     """Checks the machine, claims the grant, and keeps it in the folder. Raises `EchoQueueError`."""
     invitation = token.invitation
     home.keep_settings(_settings(invitation, home, reachable=True), invitation.authority)
@@ -67,7 +68,9 @@ def _claim(token: SignedToken, home: Home) -> None:
             problems += _problems(home, invitation)
             if not problems:
                 envelope = claim(guest, invitation, home.nonce(), platform.node())
-                home.keep_grant(envelope, token.open_grant(envelope))
+                grant = token.open_grant(envelope)
+                refuse_own_keys(grant, inviter)
+                home.keep_grant(envelope, grant)
                 return
     except ServiceError as error:
         problems += (*error.problems, *_problems(home, invitation))
@@ -81,7 +84,7 @@ def _find_peers(guest: Guest, invitation: Invitation, home: Home) -> None:
     settings say where they reach it.
     """
     own, seen = machine.host_towards(invitation.redis_url), guest.own_host()
-    if own and own != seen:
+    if machine.is_behind_nat(own, seen):
         home.keep_settings(_settings(invitation, home, reachable=False), invitation.authority)
         what = f"Redis sees this machine as {seen}, and it is {own} itself: other workers cannot fetch weights from it"
         fix = "nothing has to be done; where a port leads here, set ECHO_QUEUE_WEIGHTS__PEER_HOST, __PEER_PORT and "

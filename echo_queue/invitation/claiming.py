@@ -17,7 +17,9 @@ from echo_queue.connections.redis_errors import explain
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.invitation.register import Guest
 from echo_queue.invitation.settings import TLS_FIX, code_named, foreign, is_private
-from echo_queue.invitation.token import ANOTHER, Invitation, InvitationError, SignedToken
+from echo_queue.invitation.token import ANOTHER, Grant, Invitation, InvitationError, SignedToken
+
+TRUST_FIX = "add --inviter KEY, with the key that `echo-queue invite` printed beside the token"
 
 
 def refuse_unsafe(token: SignedToken, inviter: str) -> None:
@@ -32,7 +34,17 @@ def refuse_unsafe(token: SignedToken, inviter: str) -> None:
         raise _refused(f"names {invitation.redis_url}, which is not encrypted", TLS_FIX)
     if not inviter and (code := code_named(invitation.settings)):
         what = f"would run {code} here, and this machine was not told whom to trust"
-        raise _refused(what, "add --inviter KEY, with the key that `echo-queue invite` printed beside the token")
+        raise _refused(what, TRUST_FIX)
+
+
+def refuse_own_keys(grant: Grant, inviter: str) -> None:
+    """Raises `InvitationError` for a grant without keys of the store, unless its signer is known to be trusted.
+
+    The worker would then sign requests to the token's store with whatever keys this machine has for others.
+    """
+    if grant.access_key is None and not inviter:
+        what = "brings no keys of the store, so this machine's own would be used, and it was not told whom to trust"
+        raise _refused(what, TRUST_FIX)
 
 
 @contextmanager
@@ -71,7 +83,8 @@ def claim(guest: Guest, invitation: Invitation, nonce: str, host: str) -> bytes:
     """Returns the envelope of the grant. Raises `InvitationError` if another machine has it."""
     grant = guest.claim(nonce, host)
     if grant is None:
-        raise _refused("was used already, by another machine", f"each machine needs one of its own: {ANOTHER}")
+        fix = f"if none of yours was it, have it revoked at once; each machine needs one of its own: {ANOTHER}"
+        raise _refused("was used already, by another machine", fix)
     return grant
 
 

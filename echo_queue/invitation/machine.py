@@ -4,13 +4,15 @@ Every function yields what is missing, so that all of it is said at once. `warni
 """
 
 import importlib.util
+import os
 import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -144,6 +146,30 @@ def _greets(address: str) -> bool:
         with socket.create_connection(place, timeout=GREETING_S) as peer:
             return peer.recv(4) == b"EQ1 "
     return False
+
+
+def is_behind_nat(own: str, seen: str) -> bool:
+    """Returns whether a machine whose own address is `own` is known elsewhere as `seen`.
+
+    Addresses of two kinds say nothing: the machine has both.
+    """
+    try:
+        here, there = (_plain(ip_address(host)) for host in (own, seen))
+    except ValueError:
+        return False
+    return here.version == there.version and here != there
+
+
+def _plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def gpu_warnings(found: Sequence[Gpu], environ: Mapping[str, str] = os.environ) -> Iterator[Problem]:
+    """Yields that GPUs of this machine would be idle. `CUDA_VISIBLE_DEVICES` says which of them are for this worker."""
+    if len(found) > 1 and "CUDA_VISIBLE_DEVICES" not in environ:
+        what = f"this machine has {len(found)}, and the worker that starts now uses one"
+        fix = "for a worker on each: `join --check`, `. FOLDER/env.sh`, and `infra/workers.sh FOLDER/run.toml`"
+        yield Problem("GPU", what, fix)
 
 
 def host_towards(url: str) -> str:

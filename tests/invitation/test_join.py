@@ -23,6 +23,7 @@ from tests.invitation.conftest import Say, secrets_of
 from tests.invitation.inviting_run import RUN, InvitingRun
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import group_of
+from tests.servers.s3 import KEYS
 from tests.servers.tls import certify
 from tests.waiting import wait_until
 from workers.shutdown import Shutdown
@@ -237,6 +238,21 @@ def test_all_that_a_machine_lacks_is_said_at_once_and_its_invitation_stays_open(
         assert words in said
     assert listed(say, run, token)["state"] == "open"
     assert say("join", token, "--check", "--dir", tmp_path / "a").exit_code == 0
+
+
+def test_a_machine_lends_its_own_keys_of_a_store_only_to_whom_it_trusts(
+    say: Say, refused: Callable[..., str], run: InvitingRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for half in ("ACCESS", "SECRET"):
+        for variable in (f"ECHO_QUEUE_WORKER_STORE_{half}_KEY", f"ECHO_QUEUE_STORE_{half}_KEY"):
+            monkeypatch.delenv(variable)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEYS.access_key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEYS.secret_key)
+    done = say("invite", run.config_file())
+    assert "the invitation brings no keys of the store" in done.stderr
+    words = ("join", done.stdout.strip(), "--check", "--dir", tmp_path / "a")
+    assert "this machine's own would be used" in refused(*words)
+    assert say(*words, "--inviter", inviter_key(run.config()).public_key).exit_code == 0
 
 
 def test_a_run_to_which_nobody_can_come_says_what_to_set(
