@@ -4,7 +4,7 @@ import re
 from datetime import UTC, datetime
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from echo_queue.cli.documents import InvitationEntry
 from echo_queue.cli.output import print_json
@@ -46,7 +46,8 @@ def list_invitations(config: Config, *, as_json: bool) -> None:
             for one in entries
         ])  # fmt: skip
         return
-    table = Table("id", "name", "state", "since", "expires", "host", box=None)
+    columns = (Column(title, no_wrap=True) for title in ("id", "name", "state", "since", "expires", "host"))
+    table = Table(*columns, box=None)
     for one in entries:
         table.add_row(one.id, one.name, one.state, _time(one.since_ms), _time(one.expires_ms), one.host)
     Console(highlight=False, markup=False).print(table if entries else "nobody has been invited")
