@@ -17,7 +17,7 @@
 from collections.abc import Iterator
 
 from echo_queue.connections.secrets import Role
-from echo_queue.queue.keys import Keys
+from echo_queue.queue.keys import InvitationKeys, Keys
 
 SESSION = "+ping +hello +auth +select +echo +time +wait"
 INFO = "+info"
@@ -120,6 +120,25 @@ def rules(role: Role, run: str, celery_prefix: str, celery_db: int = 0) -> str:
             channels += f" &{celery_prefix}celery-task-meta-*"
             commands = "+@connection +@read +@write +@pubsub +@transaction +time -@dangerous"
             return f"~{celery_prefix}* {channels} -@all {commands} {BLIND} -function {SCRIPTS}"
+
+
+def guest_rules(run: str, id: str) -> str:
+    """Returns the rules of the user whose password is in an invitation's token.
+
+    It may take that invitation's grant once, by a rename, and read it under the name that it gave it. It sees who may
+    invite, its own address as the server sees it, and where the run's workers say that they can be reached.
+    """
+    keys, queue = InvitationKeys(run), Keys(run)
+    offered, claimed = keys.offered(id), keys.claimed(id, "*")
+    grants = (
+        f"(~{offered} ~{claimed} +rename)",
+        f"(%R~{claimed} +get)",
+        f"(%W~{keys.record(id)} +hsetnx)",
+        f"(%R~{keys.inviters} +sismember)",
+        f"(%R~{queue.workers} +zrange)",
+        f"(%R~{queue.peer('*')} +hget)",
+    )
+    return f"-@all {SESSION} {TRANSACTION} +client|info {' '.join(grants)}"
 
 
 def _narrow(prefix: str, calls: tuple[str, ...], grants: tuple[Grant, ...]) -> Iterator[str]:
