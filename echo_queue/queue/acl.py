@@ -6,8 +6,8 @@
   counter that the identity is checked with. Of other workers' results it can read only partial rollouts, because it may
   have to continue them. The single commands that completing needs are also open to it by hand: it can delete entries of
   tasks, add entries to replay, and change places in `open`. The audit shows such changes (docs/reliability.md).
-- A worker may also wake a learner that waits, and take the offer of a task, for which another worker then wakes some
-  seconds later.
+- A worker may also wake a learner that waits, say who waits for tasks, and take the offer of one, for which another
+  worker then wakes some seconds later.
 - A worker may also write which peer fetches weights from which. A wrong entry costs other workers time at most, because
   they verify the weights that they fetch.
 - Only admin may change the functions. Otherwise a learner would run code that the broker's user had put in their place.
@@ -43,7 +43,9 @@ WORKER: tuple[Grant, ...] = (
     ("%W~", "+xadd", ("replay", "arrivals")),
     ("%R~", "+zcard", ("ready",)),
     ("%R~", "+xread", ("weight_events",)),
-    ("~", "+blpop +del", ("offers",)),
+    ("%R~", "+zcard", ("workers",)),
+    ("%W~", "+zadd +zrem", ("idle",)),
+    ("~", "+blpop +del", ("offer:*",)),
     ("~", "+hget +hset", ("open",)),
     ("~", "+zadd +zrem +zscore", ("leases", "in_flight", "awaited")),
     ("~", "+hget +hset +hdel", ("partials",)),
@@ -71,7 +73,8 @@ SUBMITTER: tuple[Grant, ...] = (
     ("%R~", "+hgetall +hget +hmget", ("state", "rules", "published", "forks")),
     ("%R~", "+xlen", ("tasks", "retry", "replay")),
     ("%W~", "+xadd", ("tasks", "events")),
-    ("~", "+rpush +ltrim", ("offers",)),
+    ("~", "+zpopmin", ("idle",)),
+    ("%W~", "+rpush +pexpire", ("offer:*",)),
     ("~", "+hincrby", ("state", "stats", "set:*")),
     ("%W~", "+hset", ("open",)),
     ("~", "+hgetall +hget +hmget +hset +hincrby", ("set:*", "chunks:*")),

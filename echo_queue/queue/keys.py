@@ -41,7 +41,7 @@ class Keys:
         self.settled_ids = self.prefix + "settled_ids"
         self.drained = self.prefix + "drained"
         self.workers = self.prefix + "workers"
-        self.offers = self.prefix + "offers"
+        self.idle = self.prefix + "idle"
         self.weight_events = self.prefix + "weight_events"
         self.arrivals = self.prefix + "arrivals"
         self.updates = self.prefix + "updates"
@@ -73,6 +73,9 @@ class Keys:
 
     def worker(self, name: str) -> str:
         return f"{self.prefix}worker:{name}"
+
+    def offer(self, worker: str) -> str:
+        return f"{self.prefix}offer:{worker}"
 
     def token(self, name: str) -> str:
         return f"{self.prefix}token:{name}"
