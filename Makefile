@@ -14,7 +14,7 @@ CONFIG ?= configs/quickstart.toml
 BENCHMARKS ?= growth learner scale selection $(filter-out __init__ pipeline_rl record_lengths runs verdict,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
 .PHONY: help run run-vllm install install-vllm test test-fast test-vllm proof proof-drawn crash-points mutations storm fuzz
-.PHONY: lint bench lock docs clean apt infra infra-planted terraform images images-test wheel
+.PHONY: lint bench lock docs clean apt infra infra-planted terraform images images-test wheel join
 .DELETE_ON_ERROR:
 
 help:
@@ -35,6 +35,7 @@ help:
 	@echo "make images     build the images for CPUs on BASE=NAME@sha256:..., or on a base made here from Debian"
 	@echo "make images-test  on these images: the quick start from compose.yaml, and the chart's worker pod"
 	@echo "make wheel      build dist/, install the wheel alone in a fresh environment and use it"
+	@echo "make join       a bare Debian root joins a run over TLS with a token; every other token is refused"
 	@echo "make lint       ruff and mypy    make bench      print each benchmark's figure"
 	@echo "make docs       docs/configuration.md, docs/schema.json    make lock  constraints*.txt, from fresh environments"
 	@echo "make clean      remove build/, dist/, $(VENV) and the environments beside it; runs/ stays"
@@ -112,6 +113,13 @@ wheel: $(VENV)-launchers/.launchers
 	rm -rf build/lib dist
 	$(VENV)-launchers/bin/python -m build --outdir dist .
 	$(VENV)-launchers/bin/python -m tests.images.wheel dist
+
+# Root and debootstrap: Debian's own Python and the wheel are all that the machine has.
+join: $(VENV)/.dev apt
+	rm -rf build/lib build/join-dist build/join/home
+	$(PIP) wheel --no-deps -w build/join-dist .
+	mkdir -p build/join
+	$(BIN)/python -m tests.invitation.bare_root build/join-dist build/join
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check

@@ -122,7 +122,9 @@ def join(
     inviter: Annotated[
         str, typer.Option(envvar="ECHO_QUEUE_INVITER", help="The only key whose tokens to accept.", show_default=False)
     ] = "",
-    name: Annotated[str, typer.Option(help="Name of this worker; default: the invitation's.", show_default=False)] = "",
+    name: Annotated[
+        str, typer.Option(help="Name of this worker; default: the invitation's and process id.", show_default=False)
+    ] = "",
     folder: Annotated[
         Path | None, typer.Option("--dir", help="Folder of this worker; default: joined/RUN-ID.", show_default=False)
     ] = None,

@@ -4,7 +4,9 @@ Everything that can be checked is checked before the invitation is claimed, and 
 machine that has claimed its invitation starts again from its folder, also after the token has expired.
 """
 
+import os
 import platform
+import secrets
 import sys
 import time
 from collections.abc import Iterator
@@ -52,7 +54,13 @@ def join(text: str, folder: Path | None, *, inviter: str, name: str, check: bool
     console.print(f"this machine is invited to run {invitation.run} as {invitation.name}; its folder is {home.path}")
     if not check:
         print_problems(machine.gpu_warnings(machine.gpus()), sign=WARNING)
-        become("workers", home.config, "--name", name or invitation.name)
+        become("workers", home.config, "--name", name or _own_name(invitation))
+
+
+def _own_name(invitation: Invitation) -> str:
+    """Returns a name that no other process has: in a container the id is 1."""
+    process = os.getpid()
+    return f"{invitation.name}-{process if process > 1 else secrets.token_hex(4)}"
 
 
 def _claim(token: SignedToken, home: Home, inviter: str) -> None:

@@ -6,8 +6,10 @@ from rich.console import Console
 
 from echo_queue import services
 from echo_queue.config import Config
+from echo_queue.connections.connect import connect_redis
 from echo_queue.connections.endpoints import EMBEDDED
 from echo_queue.errors import ConfigError, Problem
+from echo_queue.invitation.register import Register
 
 
 def prepare_servers(config: Config) -> None:
@@ -19,5 +21,8 @@ def prepare_servers(config: Config) -> None:
     console = Console(highlight=False, soft_wrap=True, markup=False)
     for done in services.prepare(config):
         console.print(done)
+    if config.redis.url != EMBEDDED:
+        with connect_redis(config, "admin") as client:
+            Register(client, config.run.name).tidy()
     if EMBEDDED in (config.redis.url, config.store.url):
         console.print("the other server is embedded: `echo-queue services` keeps it, on its own machine")

@@ -70,10 +70,9 @@ class Register:
 
     def admit_users(self, id: str, guest_password: str, worker_password: str) -> None:
         """Makes both users of an invitation. Raises `ServiceError` where Redis lets nobody make users."""
-        prefix = CELERY_PREFIX.format(run=self._run)
         users = (
             (guest_user(self._run, id), guest_password, guest_rules(self._run, id)),
-            (worker_user(self._run, id), worker_password, rules("worker", self._run, prefix)),
+            (worker_user(self._run, id), worker_password, _worker_rules(self._run)),
         )
         try:
             for user in users:
@@ -127,14 +126,20 @@ class Register:
     def tidy(self) -> None:
         """Removes the users that nobody can use any more: both of expired invitations, the guest of claimed ones.
 
-        A machine that claimed its grant may ask for it again until the invitation expires.
+        A machine that claimed its grant may ask for it again until the invitation expires. Workers that may go on get
+        the rights that this release gives their role.
         """
-        now_ms = self.now_ms()
-        for entry in self.entries():
+        entries, now_ms = self.entries(), self.now_ms()
+        known = {_text(name) for name in self._client.acl_users()} if entries else set()
+        for entry in entries:
+            worker, guest = worker_user(self._run, entry.id), guest_user(self._run, entry.id)
             if entry.state == "expired":
-                self._remove_users(guest_user(self._run, entry.id), worker_user(self._run, entry.id))
-            elif entry.state == "claimed" and entry.expires_ms <= now_ms:
-                self._remove_users(guest_user(self._run, entry.id))
+                self._remove_users(guest, worker)
+            elif entry.state in ("open", "claimed") and worker in known:
+                words = ("resetkeys", "clearselectors", *_worker_rules(self._run).split())
+                failpoints.step("admit user", partial(self._client.execute_command, "ACL", "SETUSER", worker, *words))
+            if entry.state == "claimed" and entry.expires_ms <= now_ms:
+                self._remove_users(guest)
 
     def keep_users(self) -> Iterator[Problem]:
         """Has Redis write its users to its file. Yields a warning where it has none."""
@@ -217,8 +222,12 @@ class Guest:
         return grant
 
 
-def _text(word: bytes) -> str:
-    return word.decode("utf-8", "replace")
+def _worker_rules(run: str) -> str:
+    return rules("worker", run, CELERY_PREFIX.format(run=run))
+
+
+def _text(word: bytes | str) -> str:
+    return word if isinstance(word, str) else word.decode("utf-8", "replace")
 
 
 def _milliseconds(time: tuple[int, int]) -> int:

@@ -84,10 +84,10 @@ class SignedToken:
         try:
             body = SignatureVerifier(self.public_key, GRANT_DOMAIN).open(envelope, "grant")
         except Forged as error:
-            raise _wrong(f"Redis gave a grant that {error.problems[0].what}") from None
+            raise _wrong(f"has a grant that {error.problems[0].what}") from None
         grant = _parsed(Grant, body)
         if grant.id != self.invitation.id:
-            raise _wrong("Redis gave the grant of another invitation")
+            raise _wrong("has the grant of another one")
         return grant
 
 

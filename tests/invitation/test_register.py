@@ -102,6 +102,20 @@ def test_what_nobody_claimed_in_time_is_gone_with_its_users(
     assert ID not in " ".join(redis_client.acl_users())
 
 
+def test_tidying_gives_invited_workers_the_rights_of_this_release(
+    client: Any, register: Register, redis_server: RedisServer, redis_client: "redis.Redis", run_name: str
+) -> None:
+    queue, older = Keys(run_name), ("resetkeys", "clearselectors", "~old", "-@all", "+get")
+    redis_client.execute_command("ACL", "SETUSER", worker_user(run_name, ID), *older)
+    with connected(redis_server, worker_user(run_name, ID), "worker's") as worker:
+        with pytest.raises(NoPermissionError):
+            worker.hget(queue.state, "v")
+        register.tidy()
+        assert worker.hget(queue.state, "v") is None
+        with pytest.raises(NoPermissionError):
+            worker.get("old")
+
+
 def test_a_server_without_a_file_for_its_users_says_that_they_will_be_forgotten(register: Register) -> None:
     assert list(register.keep_users()) == []
 

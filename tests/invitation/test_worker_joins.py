@@ -47,7 +47,7 @@ def test_a_worker_that_was_invited_generates_until_its_invitation_is_revoked(sta
     worker = join(tmp_path / "machine", issued.token, issued.public_key)
     try:
         groups = staged.harness.drain(4)
-        assert {group.worker for group in groups} == {"gpu-1"}
+        assert {group.worker for group in groups} == {f"gpu-1-{worker.pid}"}
         assert all(sample.reward >= 0 for group in groups for sample in group.samples)
         with connect_redis(config, "admin") as admin:
             users = {line["user"] for line in admin.client_list() if line["user"].startswith("worker")}

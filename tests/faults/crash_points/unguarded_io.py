@@ -25,7 +25,6 @@ ALLOWED: Mapping[str, str] = {
     "echo_queue/weights/signatures.py:_make": "its temporary file, which no program reads",
     "echo_queue/reporting/metrics.py:MetricsLog.__init__": "opens the log; what is written passes a failpoint",
     "echo_queue/reporting/plots.py:_svg": "into memory",
-    "echo_queue/services/serving.py:_users_there": "asks which users an own server has",
     "echo_queue/reporting/html.py:write": "a report for people, made again at any time",
     "echo_queue/reporting/tensorboard.py:write": "likewise",
     "echo_queue/cli/output.py:print_json": "the terminal",
@@ -105,7 +104,7 @@ CLIENT_READS = (
     *("fcall_ro", "function_list", "get", "mget", "exists", "ttl", "pttl", "type", "scan_iter", "info", "wait"),
     *("hget", "hmget", "hgetall", "hlen", "hscan_iter", "hexists", "llen", "lrange", "smembers", "sismember", "scard"),
     *("xlen", "xrange", "xrevrange", "xread", "xpending", "xpending_range", "xinfo_groups", "xinfo_stream"),
-    *("zcard", "zrange", "zscore", "zrangebyscore", "config_get", "acl_whoami", "time", "client_info"),
+    *("zcard", "zrange", "zscore", "zrangebyscore", "config_get", "acl_whoami", "acl_users", "time", "client_info"),
     *("get_object", "head_object", "head_bucket", "list_objects_v2", "get_paginator"),
 )
 """Reads of such a client; every other method is an I/O call."""
