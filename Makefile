@@ -14,7 +14,7 @@ CONFIG ?= configs/quickstart.toml
 BENCHMARKS ?= growth learner scale selection $(filter-out __init__ pipeline_rl record_lengths runs verdict,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
 .PHONY: help run run-vllm install install-vllm test test-fast test-vllm proof proof-drawn crash-points mutations storm fuzz
-.PHONY: lint bench lock docs clean apt infra infra-planted terraform images images-test wheel join
+.PHONY: storm-containers lint bench lock docs clean apt infra infra-planted terraform images images-test wheel join
 .DELETE_ON_ERROR:
 
 help:
@@ -34,6 +34,7 @@ help:
 	@echo "make infra-planted  plant mistakes into a copy of the ways to start: the checks must notice"
 	@echo "make images     build the images for CPUs on BASE=NAME@sha256:..., or on a base made here from Debian"
 	@echo "make images-test  on these images: the quick start from compose.yaml, and the chart's worker pod"
+	@echo "make storm-containers  the storm, whose workers are containers of these images (SEED=... DURATION=seconds)"
 	@echo "make wheel      build dist/, install the wheel alone in a fresh environment and use it"
 	@echo "make join       a bare Debian root joins a run over TLS with a token; every other token is refused"
 	@echo "make lint       ruff and mypy    make bench      print each benchmark's figure"
@@ -77,6 +78,11 @@ proof proof-drawn: $(VENV)/.dev apt
 
 storm: $(VENV)/.dev apt
 	$(BIN)/python -m tests.faults.storm $(if $(SEED),--seed $(SEED)) --duration $(or $(DURATION),600)
+
+# Its workers are containers of `make images`.
+storm-containers: $(VENV)/.dev $(VENV)-launchers/.launchers apt
+	PATH="$$PATH:$(abspath $(VENV))-launchers/bin" $(BIN)/python -m tests.faults.storm --containers --ranks 1 \
+	  $(if $(SEED),--seed $(SEED)) --duration $(or $(DURATION),120)
 
 crash-points: $(VENV)/.dev apt
 	ECHO_QUEUE_PROOF=whole $(PYTEST) tests/faults/crash_points/test_crash_points.py

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 300.0
@@ -16,13 +16,13 @@ UNIFIED = Path("/sys/fs/cgroup/unified")
 
 
 class Engine:
-    """The engine of this machine, and one project of compose.yaml in it."""
+    """The engine of this machine, and one project of a compose file in it."""
 
-    def __init__(self, project: str) -> None:
+    def __init__(self, project: str, file: Path = ROOT / "compose.yaml") -> None:
         self._program = ["docker" if docker_answers() else "podman"]
-        composer = Path(sys.executable).parent / "podman-compose"
-        compose = ["docker", "compose"] if docker_answers() else [str(composer)]
-        self._compose = [*compose, "--project-name", project, "--file", str(ROOT / "compose.yaml")]
+        composer = shutil.which("podman-compose", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+        compose = ["docker", "compose"] if docker_answers() else [composer or "podman-compose"]
+        self._compose = [*compose, "--project-name", project, "--file", str(file)]
         self._project = project
 
     def __call__(self, *words: str, check: bool = True) -> str:
@@ -31,6 +31,10 @@ class Engine:
 
     def compose(self, *words: str, check: bool = True) -> str:
         return self._run([*self._compose, *words], check)
+
+    def begin_compose(self, log: IO[bytes], *words: str) -> "subprocess.Popen[bytes]":
+        """Starts a command of the composer, which prints to `log`, and does not wait for it."""
+        return subprocess.Popen([*self._compose, *words], stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=ROOT)
 
     def logs(self, container: str) -> str:
         """Returns what the container's program has printed, errors included."""

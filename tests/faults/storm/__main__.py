@@ -15,6 +15,7 @@ from tests.faults.storm import forked_roles, observer
 from tests.faults.storm.settings import in_words
 from tests.faults.storm.storm import Storm
 from tests.faults.storm.summary import met
+from tests.images.engine import prepare
 
 
 def main() -> int:
@@ -23,7 +24,10 @@ def main() -> int:
     parser.add_argument("--duration", type=float, default=600.0, help="seconds of killing")
     parser.add_argument("--ranks", type=int, default=None, help="of the learner; default: as the seed draws")
     parser.add_argument("--keep", action="store_true", help="keep the directory of a storm that was withstood too")
+    parser.add_argument("--containers", action="store_true", help="run the workers in containers, of make images")
     arguments = parser.parse_args()
+    if arguments.containers:
+        prepare()
     seed = secrets.randbelow(2**31) if arguments.seed is None else arguments.seed
     directory = Path(tempfile.mkdtemp(prefix=f"storm-{seed}-"))
     print(f"storm of {arguments.duration:.0f} s, seed {seed}, in {directory}", flush=True)
@@ -31,7 +35,7 @@ def main() -> int:
     forked_roles.adopt_orphans()
     gc.freeze()
     try:
-        ok = withstood(Storm(directory, seed, arguments.duration, arguments.ranks))
+        ok = withstood(Storm(directory, seed, arguments.duration, arguments.ranks, arguments.containers))
     except Exception:  # the run never began, or its evidence cannot be read: that is no withstood storm
         traceback.print_exc(file=sys.stdout)
         ok = False

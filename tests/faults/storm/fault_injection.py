@@ -12,6 +12,7 @@ from tests.faults.storm.observer import StormObserver
 from tests.faults.storm.processes import Processes, role_of
 from tests.faults.storm.settings import (
     ACTIONS_PER_S,
+    IN_CONTAINERS,
     KILLS,
     KILLS_WITH_RANKS,
     LEASE_S,
@@ -34,13 +35,18 @@ class FaultInjector:
     """Injects faults. `kills` and `stops` count by role, `learners` by signal and process of the learner, whose
     launcher and ranks are drawn alike; `done` counts the other faults."""
 
-    def __init__(self, processes: Processes, observer: StormObserver, seed: int) -> None:
+    def __init__(self, processes: Processes, observer: StormObserver, seed: int, contained: bool = False) -> None:
         kills = KILLS if observer.config.learner.ranks == 1 else KILLS_WITH_RANKS
         self._often: dict[tuple[str, str], float] = {
             **{("kill", role): often for role, often in kills.items()},
             **{("stop", role): often for role, often in STOPS.items()},
             **{(name, ""): often for name, often in OTHERS.items()},
         }
+        usual = sum(self._often.values())
+        if contained:
+            self._often[("kill", "worker")] *= IN_CONTAINERS["worker"]
+            self._often[("spot", "")] *= IN_CONTAINERS["spot"]
+        self._actions_per_s = ACTIONS_PER_S * sum(self._often.values()) / usual
         self.kills: Counter[str] = Counter()
         self.learners: Counter[str] = Counter()
         self.stops: Counter[str] = Counter()
@@ -51,7 +57,7 @@ class FaultInjector:
 
     def inject(self, duration_s: float) -> None:
         until = time.monotonic() + duration_s
-        while (at := time.monotonic() + self._draw.expovariate(ACTIONS_PER_S)) <= until:
+        while (at := time.monotonic() + self._draw.expovariate(self._actions_per_s)) <= until:
             while time.monotonic() < at:
                 self._processes.tend()
                 time.sleep(PAUSE_S)
@@ -126,10 +132,9 @@ class FaultInjector:
         there = self._named(*SPOTS)
         away = sorted({*SPOTS} - {process.name for process in there})
         if away and (lot < JOIN_SHARE or not there):
-            self._processes.start_role(away[0], "worker", away[0])
-            self.done["spot workers"] += 1
-        elif self._processes.signal(there[int(lot * len(there))], signal.SIGTERM):
-            self.done["notices"] += 1
+            self.done["spot workers"] += self._processes.join(away[0])
+        else:
+            self.done["notices"] += self._processes.notify(there[int(lot * len(there))])
 
     def _restart(self) -> None:
         """While others are killed on."""

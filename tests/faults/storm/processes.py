@@ -18,6 +18,7 @@ import orjson
 
 from tests.faults.crash_points.forked_process import Forked
 from tests.faults.storm import forked_roles, observer, roles
+from tests.faults.storm.containers import MACHINERY, WorkerContainers
 from tests.faults.storm.forked_roles import Process
 from tests.faults.storm.settings import SPOTS, WORKERS, supervised_roles
 
@@ -28,11 +29,14 @@ LEAVE_S = 40.0
 
 
 class Processes:
-    def __init__(self, directory: Path) -> None:
+    """The processes of the storm in `directory`. `containers`: those of its workers, if the supervisor keeps none."""
+
+    def __init__(self, directory: Path, containers: WorkerContainers | None = None) -> None:
         self.directory = directory
         self.last_kill = time.monotonic()
         self.unexpected: Counter[str] = Counter()
         """Ends of processes that the storm did not cause."""
+        self._containers = containers
         self._supervisor: Forked | None = None
         self._monitor: Forked | None = None
         self._stopped: list[tuple[float, int]] = []
@@ -46,9 +50,8 @@ class Processes:
             if code is not None and not self._supervisor_ends:
                 self.unexpected[f"the supervisor ended by itself with {code}"] += 1
             self._supervisor_ends = False
-            self._supervisor = self.fork(
-                "supervisor", lambda: forked_roles.supervise(self.directory, supervised_roles())
-            )
+            kept = supervised_roles(() if self._containers else WORKERS)
+            self._supervisor = self.fork("supervisor", lambda: forked_roles.supervise(self.directory, kept))
         if self._monitor and (code := self._monitor.poll()) is not None:
             self.unexpected[f"the monitor ended by itself with {code}"] += 1
             self.watch()
@@ -62,6 +65,17 @@ class Processes:
         """Starts the monitor, which audits the queue."""
         self._monitor = self.fork("monitor", lambda: observer.monitor(self.directory))
 
+    def join(self, name: str) -> bool:
+        """Starts a worker besides those that are kept; returns False if its launcher is still busy with it."""
+        if self._containers:
+            return self._containers.start(name)
+        self.start_role(name, "worker", name)
+        return True
+
+    def notify(self, process: Process) -> bool:
+        """Tells a worker that its machine is taken away; returns False if it was gone before."""
+        return self._containers.stop(process.name) if self._containers else self.signal(process, signal.SIGTERM)
+
     def start_role(self, name: str, *words: str) -> None:
         """Starts a role besides those that the supervisor keeps."""
         self.fork(name, lambda: roles.run_role(self.directory, words))
@@ -70,7 +84,9 @@ class Processes:
         return forked_roles.fork(name, run, self.directory / "logs" / f"{name}.log")
 
     def living(self) -> list[Process]:
-        return [process for process in forked_roles.descendants() if process.state not in "ZX"]
+        """Returns all processes but those that start containers and watch over them."""
+        known = forked_roles.descendants()
+        return [process for process in known if process.state not in "ZX" and process.name not in MACHINERY]
 
     def one(self, role: str, lot: float) -> Process | None:
         """Returns the process of `role` that `lot`, a number in 0 … 1, selects; None if there is none."""
@@ -114,6 +130,8 @@ class Processes:
                 os.kill(child.pid, signal.SIGTERM)
                 with suppress(subprocess.TimeoutExpired):
                     child.wait(LEAVE_S)
+        if self._containers:
+            self._containers.end()
         for process in self.living():
             with suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)

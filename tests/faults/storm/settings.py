@@ -29,18 +29,20 @@ KILLS = {
 KILLS_WITH_RANKS = {**KILLS, "learner": 4}
 """Ranks that were killed are back after seconds, in which the launcher notices the death and they find each other."""
 STOPS = {"worker": 6, "learner": 2, "celery": 1, "submit": 1, "redis": 1, "store": 1}
+IN_CONTAINERS = {"worker": 0.12, "spot": 0.6}
+"""How much rarer workers are killed and told to leave in containers, where one takes seconds to begin."""
 OTHERS = {"rival": 2.0, "spot": 20.0, "rewind": 0.8, "revive": 0.8, "restart": 0.5}
 """Acts of operators: a second learner by mistake; one more machine, or a notice to one; a rewind to an older
 checkpoint; a revival of dead tasks; an ordered end of all roles, and a new start."""
 
 
-def supervised_roles() -> tuple[Role, ...]:
+def supervised_roles(workers: tuple[str, ...] = WORKERS) -> tuple[Role, ...]:
     """The roles that the supervisor keeps, as `echo-queue run` does."""
     return (
         Role("services", ("services",), grace_s=20.0, servers=True),
         Role("celery", ("celery",), grace_s=3.0),
         Role("learner", ("learner",), grace_s=10.0, ends=True),
-        *(Role(name, ("worker", name), grace_s=3.0, ends=True) for name in WORKERS),
+        *(Role(name, ("worker", name), grace_s=3.0, ends=True) for name in workers),
         Role("submit", ("submit",), ends=True),
     )
 

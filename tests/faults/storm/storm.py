@@ -9,10 +9,11 @@ from echo_queue.connections.connect import connect_store
 from echo_queue.queue.payloads import PARTIALS
 from tests.faults.history.checker import Verdict, judge
 from tests.faults.storm import observer, roles
+from tests.faults.storm.containers import WorkerContainers
 from tests.faults.storm.fault_injection import FaultInjector
 from tests.faults.storm.observer import StormObserver
 from tests.faults.storm.processes import Processes
-from tests.faults.storm.settings import configure, in_words
+from tests.faults.storm.settings import WORKERS, configure, in_words
 from tests.faults.storm.summary import StormSummary
 
 BEGIN_S = 60.0
@@ -23,14 +24,17 @@ PAUSE_S = 0.05
 
 
 class Storm:
-    """One storm in `directory`."""
+    """One storm in `directory`. `contained`: its workers are containers."""
 
-    def __init__(self, directory: Path, seed: int, duration_s: float, ranks: int | None = None) -> None:
+    def __init__(
+        self, directory: Path, seed: int, duration_s: float, ranks: int | None = None, contained: bool = False
+    ) -> None:
         self.directory, self.seed, self.duration_s = directory, seed, duration_s
         self.config = configure(directory, seed, ranks)
-        self._processes = Processes(directory)
+        self._containers = WorkerContainers(directory) if contained else None
+        self._processes = Processes(directory, self._containers)
         self._observer = StormObserver(directory, self.config)
-        self._injector = FaultInjector(self._processes, self._observer, seed)
+        self._injector = FaultInjector(self._processes, self._observer, seed, contained)
 
     def run(self) -> tuple[StormSummary, Verdict]:
         try:
@@ -67,6 +71,8 @@ class Storm:
         self._processes.tend()
         self._processes.watch()
         self._await(lambda: self._observer.admin() is not None, BEGIN_S, "the services")
+        if self._containers:
+            self._containers.start(*WORKERS)
         self._observer.declare_final_set()
         self._await(self._trains, BEGIN_S, "the first commit")
 
