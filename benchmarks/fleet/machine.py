@@ -40,6 +40,8 @@ class PacedEngine(TransformersEngine):
         super().__init__(folder, version, config.model.dtype, longest, sampling)
         self._trace = Trace.read(plan.trace)
         self._step_s = plan.step_s
+        self._due_s, self._goes_on = 0.0, False
+        self._steps, self._late_s = 0, 0.0
         with (plan.counts / name).open("r+b") as file:
             self._count = mmap.mmap(file.fileno(), COUNT.size)
 
@@ -47,11 +49,21 @@ class PacedEngine(TransformersEngine):
         super().add([request._replace(limit=self._length(request.key)) for request in requests])
 
     def step(self) -> Mapping[SampleKey, PartialSample]:
-        due = time.monotonic() + self._step_s
+        self._due_s = self._next_due_s()
         ended = super().step()
-        COUNT.pack_into(self._count, 0, self.sampled)
-        time.sleep(max(0.0, due - time.monotonic()))
+        self._steps += 1
+        COUNT.pack_into(self._count, 0, self.sampled, self._steps, round(1e6 * self._late_s))
+        time.sleep(max(0.0, self._due_s - time.monotonic()))
+        self._goes_on = self.running > 0
         return {key: replace(partial_sample, finish="stop") for key, partial_sample in ended.items()}
+
+    def _next_due_s(self) -> float:
+        """Returns when the next step ends. What the worker does between two steps does not slow their pace."""
+        now_s, due_s = time.monotonic(), self._due_s + self._step_s
+        if not self._goes_on:
+            return now_s + self._step_s
+        self._late_s += max(0.0, now_s - due_s)
+        return max(now_s, due_s)
 
     def _length(self, key: SampleKey) -> int:
         return self._trace.lengths(int(key.task.rpartition("/")[2]))[key.sample]

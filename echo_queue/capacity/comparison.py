@@ -44,7 +44,7 @@ def plan(fleet: Fleet, on: date) -> Plan:
         | dict(_too_slow(Setting(priced, s, form, peers))),
         other_bounds=tuple(plan_setting(priced, other, form, peers=peers) for other in others if other != s),
         other_ways=tuple(plan_setting(priced, s, form, peers=peers) for form, peers in ways),
-        baselines=tuple(_baselines(priced, chosen)),
+        baselines=tuple(baselines(priced, chosen)),
         inputs=tuple(inputs(fleet)),
         sensitivities=tuple(_sensitivities(priced, chosen)),
     )
@@ -106,7 +106,8 @@ def _too_slow(setting: Setting) -> Iterator[tuple[str, str]]:
             yield one.name, f"its T_bcast, {one.broadcast_s:,.0f} s, is longer than κ·T_train, {period_s:,.0f} s"
 
 
-def _baselines(fleet: Fleet, chosen: Outcome) -> Iterator[Baseline]:
+def baselines(fleet: Fleet, chosen: Outcome) -> Iterator[Baseline]:
+    """Yields generation at the learner's own place, if the file says what that costs; pools must have prices."""
     if fleet.centralised is None:
         return
     yield _sync(fleet, fleet.centralised, chosen)
@@ -195,20 +196,20 @@ def _sensitivities(fleet: Fleet, chosen: Outcome) -> Iterator[Sensitivity]:
 
 def _cost_with(fleet: Fleet, one: Input, factor: float) -> float | None:
     most = 1 / one.value if one.key in SHARES else math.inf
-    changed = _changed(fleet, one.key.split("."), min(factor, most))
-    mean = changed.lengths.mean_tokens.value
-    if any(rate_at(pool.tokens_per_s, mean) is None for pool in changed.pools.values()):
+    other = changed(fleet, one.key.split("."), min(factor, most))
+    mean = other.lengths.mean_tokens.value
+    if any(rate_at(pool.tokens_per_s, mean) is None for pool in other.pools.values()):
         return None
-    return plan_setting(changed, fleet.run.s, fleet.weights.form, peers=fleet.weights.peers).usd_per_update
+    return plan_setting(other, fleet.run.s, fleet.weights.form, peers=fleet.weights.peers).usd_per_update
 
 
-def _changed(value: Any, path: list[str], factor: float) -> Any:
-    """Returns the value with the number at this path multiplied."""
+def changed(value: Any, path: list[str], factor: float) -> Any:
+    """Returns the value, such as a fleet, with the number at this path multiplied."""
     if not path:
         return value.times(factor)
     name, *rest = path
     if isinstance(value, dict):
         place = next(known for known in value if str(known) == name)
-        return {**value, place: _changed(value[place], rest, factor)}
-    inner = _changed(getattr(value, name), rest, factor)
+        return {**value, place: changed(value[place], rest, factor)}
+    inner = changed(getattr(value, name), rest, factor)
     return value.model_copy(update={name: inner})

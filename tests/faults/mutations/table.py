@@ -278,6 +278,14 @@ MUTATIONS = (
         ("tests/faults/proxy/test_proxy.py::test_every_move_survives_every_fault",),
     ),
     Mutation(
+        "a departure counted each time that it is told",
+        "lost replies look like machines that the cloud takes away",
+        LUA + "worker.lua",
+        "tally(run, why, listed)",
+        "tally(run, why, 1)",
+        ("tests/queue/test_heartbeats.py::test_a_worker_that_leaves_says_why_and_is_counted_once",),
+    ),
+    Mutation(
         "a partial rollout older than the bound handed out",
         "a task goes from worker to worker, each of which finishes what can no longer be trained",
         LUA + "worker.lua",

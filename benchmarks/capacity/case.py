@@ -1,0 +1,141 @@
+"""The settings that are compared, and what the simulator, the bounds and ECHO-2's rule say about them."""
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.fleet.trace import Trace
+from echo_queue.capacity import bounds
+from echo_queue.capacity.lengths import TAIL
+from echo_queue.simulation import Figures, Setting, simulate
+
+BATCH, SAMPLES = 8, 2
+STEP_S, LONGEST = 0.08, 320
+WARM_UP = 3
+LEAST_S = 3
+"""The least S of settings by which the bounds are judged."""
+PLANNED = 0.97
+BOUNDS = (0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 6, 6, 8, 8)
+"""S of the drawn settings."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A setting, with times in units of an update. Each of the `machines` holds `concurrent` groups.
+
+    `generation`: mean time of a group. `spread`: standard deviation of the logarithm of prompts' lengths. `publish`:
+    time of a publication.
+    """
+
+    machines: int
+    s: int
+    kappa: int
+    generation: float
+    spread: float
+    publish: float
+    concurrent: int = 2
+    seed: int = 1
+    """Of the prompts' lengths."""
+
+
+class Speeds(NamedTuple):
+    """The speeds of a run, as measured: seconds of a publication, and from then until workers serve it.
+
+    `late_share`: the share of their time that engines lost because processors were busy.
+    """
+
+    publish_s: float
+    fetch_s: float
+    late_share: float = 0.0
+
+
+class Prediction(NamedTuple):
+    """`bounded`: utilisation by the bounds with which `echo-queue plan` searches. `serial`: by ECHO-2's rule."""
+
+    simulated: Figures
+    bounded: float
+    serial: float
+
+
+def planned(seed: int) -> tuple[Case, Case]:
+    """Returns a setting with the machines that the bounds want for a learner that is busy, and with 0.8 of them."""
+    case = Case(1, 6, 1, generation=1.0, spread=0.3, publish=0.1, seed=seed)
+    needed = bounds.supply_needed(PLANNED, case.s, case.kappa, 1.0, bounds.Path(case.publish + 2.2 * case.generation))
+    machines = -int(-needed * BATCH * case.generation // case.concurrent)
+    return replace(case, machines=machines), replace(case, machines=round(0.8 * machines))
+
+
+def drawn(count: int, seed: int) -> Iterator[Case]:
+    """Yields settings of all kinds, the same ones for the same seed."""
+    draw = np.random.default_rng(seed)
+    for number in range(count):
+        s, concurrent = BOUNDS[number % len(BOUNDS)], int(draw.choice([2, 4]))
+        generation, supply = float(draw.uniform(0.4, 1.4)), float(draw.uniform(0.75, 1.5))
+        yield Case(
+            machines=max(1, round(supply * BATCH * generation / concurrent)),
+            s=s,
+            kappa=int(draw.choice([1, 1, max(1, s - 1)])),
+            generation=round(generation, 2),
+            spread=float(draw.choice([0.3, 0.6, 1.0])),
+            publish=round(float(draw.uniform(0.05, 1.2)), 2),
+            concurrent=concurrent,
+            seed=1000 * seed + number,
+        )
+
+
+def trace_of(case: Case, train_s: float) -> Trace:
+    """Returns a trace whose groups take the case's mean generation time."""
+    trace = Trace(case.seed, SAMPLES, LONGEST, median=40.0, prompt_spread=case.spread, sample_spread=0.2)
+    for _ in range(5):  # the limits of lengths bend the mean
+        mean_s = statistics.fmean(work_of(trace, index) for index in range(400))
+        median = trace.median * case.generation * train_s / mean_s
+        trace = Trace(case.seed, SAMPLES, LONGEST, median, case.spread, trace.sample_spread)
+    return trace
+
+
+def work_of(trace: Trace, index: int) -> float:
+    """Returns the generation time of a prompt's group in seconds: that of its longest sample.
+
+    A worker that has room leases during one step and begins with the next one.
+    """
+    return (max(trace.lengths(index)) + 1) * STEP_S
+
+
+def predict(case: Case, trace: Trace, speeds: Speeds, *, updates: int, train_s: float) -> Prediction:
+    """Returns what is said about a setting whose weights and engines are as fast as `speeds` says."""
+
+    def work(index: int) -> float:
+        return work_of(trace, index) / (1 - speeds.late_share)
+
+    simulated = simulate(_setting(case, speeds, updates, train_s), work=work)
+    works = [work(index) for index in range((WARM_UP + updates) * BATCH)]
+    batches = [max(works[first : first + BATCH]) for first in range(0, len(works), BATCH)]
+    slow_s = statistics.fmean(batches) if case.s == 0 else float(np.quantile(works, TAIL))
+    t_bcast_s = speeds.publish_s + speeds.fetch_s
+    path = bounds.Path(t_bcast_s + slow_s, t_bcast_s + statistics.fmean(works) / 2)
+    return Prediction(
+        simulated,
+        bounds.utilisation(simulated.supply, case.s, case.kappa, train_s, path),
+        bounds.serial_utilisation(simulated.supply, case.kappa, t_train_s=train_s, t_bcast_s=t_bcast_s),
+    )
+
+
+def _setting(case: Case, speeds: Speeds, updates: int, train_s: float) -> Setting:
+    pool = {
+        "name": "m",
+        "machines": case.machines,
+        "concurrent_groups": case.concurrent,
+        "fetch_s": speeds.fetch_s,
+    }
+    return Setting.model_validate(
+        {
+            "simulation": {"updates": updates, "warm_up": WARM_UP},
+            "learner": {"batch_groups": BATCH, "t_train_s": train_s, "publish_s": speeds.publish_s},
+            "staleness": {"s": case.s, "kappa": case.kappa},
+            "generation": {"mean_s": case.generation * train_s},
+            "pools": [pool],
+        }
+    )
