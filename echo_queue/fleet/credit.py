@@ -6,6 +6,7 @@ waits until the same machines have served for a while. While the learner does no
 are then only lower bounds. All functions are pure.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,8 +16,8 @@ from echo_queue.fleet.state import Limits, Memory, Offer, State
 
 TOO_FAST, TOO_SLOW = 3.0, 0.25
 """A machine beyond these multiples of its pool's median gets no credit."""
-NOISE = 0.05
-"""A pace that differs by less from the one that is known is taken for the same."""
+NOISE, NOISE_OF_ONE = 0.05, 0.15
+"""A pace that differs by less from the one planned, or known, is taken for the same: of many machines, and of one."""
 CREDIBLE = 1.25
 """Claims that add up to more than so many times what the queue has got raise no pool's pace."""
 FEW = 3
@@ -74,7 +75,9 @@ def _pools_judged(state: State, memory: Memory, offers: Mapping[str, Offer]) -> 
             doubted |= {name for name in names if claims[name] > TOO_FAST * middle}
             doubted |= {name for name in names if state.starved and claims[name] < TOO_SLOW * middle}
         seen = min(FASTEST_PACE, max(SLOWEST_PACE, middle / offers[pool].supply))
-        if abs(seen - pace.get(pool, 1.0)) <= NOISE * pace.get(pool, 1.0):
+        noise = max(NOISE, NOISE_OF_ONE / math.sqrt(len(names)))
+        seen = 1.0 if abs(seen - 1.0) <= noise else seen
+        if abs(seen - pace.get(pool, 1.0)) <= noise * pace.get(pool, 1.0) and seen != 1.0:
             continue
         if state.starved:
             pace[pool] = seen

@@ -32,6 +32,7 @@ from echo_queue.fleet.state import (
 
 TOLERANCE = 0.005
 """Share of the supply needed that may be missing, so that the last digit of a measurement rents nothing."""
+SILENCE = "most machines fell silent at once, so what lies between is taken to be broken"
 NOTHING: Mapping[str, int] = {}
 
 
@@ -58,13 +59,11 @@ class _Turn:
         self._committed = sum(self._credit(name) for name in counted)
 
     def decision(self) -> Decision:
-        if self._state.paused:
-            return self._hold("it is paused")
-        if unreachable(self._state, self._found, self._limits):
-            return self._hold("most machines fell silent at once, so what lies between is taken to be broken")
-        if self._spent():
-            self._memory = replace(self._memory, ended_usd=self._limits.usd)
-            return self._ordered([], self._dismissed(self._staying(), Stage.leave), NOTHING, "the budget is spent")
+        hold = self._state.hold or (SILENCE if unreachable(self._state, self._found, self._limits) else "")
+        if hold:
+            return self._hold(hold)
+        if ended := "the run is finished" if self._state.over else self._budget_ended():
+            return self._ordered([], self._dismissed(self._staying(), Stage.leave), NOTHING, ended)
         best = self._choose(NOTHING)
         if self._excess_usd > 0:
             shed = self._shed(best)
@@ -213,11 +212,13 @@ class _Turn:
         seconds = limits.rest_s + limits.leave_s + 2 * limits.decision_s
         return (limits.usd - self._memory.spent_usd) * HOUR_S / seconds
 
-    def _spent(self) -> bool:
-        """Returns whether the budget has ended. What is left of it then rents nothing; only a larger budget does."""
-        if self._memory.ended_usd is not None and self._limits.usd <= self._memory.ended_usd:
-            return True
-        return self._found.usd_per_hour >= self._affordable_usd_per_hour
+    def _budget_ended(self) -> str:
+        """Returns that the budget has ended, if it has. What is left of it then rents nothing; a larger one does."""
+        before, usd = self._memory.ended_usd, self._limits.usd
+        if (before is None or usd > before) and self._found.usd_per_hour < self._affordable_usd_per_hour:
+            return ""
+        self._memory = replace(self._memory, ended_usd=usd)
+        return "the budget is spent"
 
     def _useful(self) -> tuple[str, ...]:
         return self._found.of(Phase.serving, Phase.launching)

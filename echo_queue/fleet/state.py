@@ -109,7 +109,8 @@ class State:
 
     `needed`: supply with which the learner is as busy as is wanted. `made`: groups per second that the queue has
     accepted lately. `starved`: the learner waits although the workers are busy. `refused`: names that the driver
-    could not start since the last decision.
+    could not start since the last decision. `hold`: why nothing may be ordered; empty if something may. `over`: the run
+    is finished, and needs no machine.
     """
 
     machines: tuple[Machine, ...]
@@ -119,7 +120,8 @@ class State:
     starved: bool
     memory: Memory = Memory()
     refused: frozenset[str] = frozenset()
-    paused: bool = False
+    hold: str = ""
+    over: bool = False
 
 
 @dataclass(frozen=True)

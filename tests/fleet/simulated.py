@@ -64,7 +64,7 @@ class SimulatedFleet:
     limits: Limits
     seed: int = 0
     now_s: float = 0.0
-    paused: bool = False
+    hold: str = ""
     machines: dict[str, Rented] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
     refused: set[str] = field(default_factory=set)
@@ -143,7 +143,7 @@ class SimulatedFleet:
             starved=made < 0.97 * self.demand,
             memory=self.memory,
             refused=frozenset(self.refused),
-            paused=self.paused,
+            hold=self.hold,
         )
 
     def _workers(self) -> Iterator[Worker]:
