@@ -174,7 +174,7 @@ class TaskLeaser(threading.Thread):
             self._learner, self._moved_s = learner, time.monotonic()
         elif (still_s := time.monotonic() - self._moved_s) > deadline_s:
             self._give_up(lease, still_s)
-        if self._queue.wait_for_work(min(LOOK_S, deadline_s)):
+        if self._queue.wait_for_work(self._worker, min(LOOK_S, deadline_s)):
             self._moved_s = time.monotonic()
 
     def _give_up(self, lease: Lease, still_s: float) -> None:

@@ -15,7 +15,7 @@ import redis
 
 from benchmarks.scale.load import Load
 from echo_queue.config import Config
-from echo_queue.queue import Caller, Peer, PeerDirectory, WorkerQueue
+from echo_queue.queue import Caller, Heartbeat, Peer, PeerDirectory, WorkerQueue
 from echo_queue.records import BASE, PromptRow, Published, Task, Version
 from echo_queue.submission.shards import ShardReader
 from workers.held_leases import HeldLeases
@@ -80,7 +80,7 @@ class WaitingWorker:
         self._loops, self._name, self._load, self._complete = loops, name, load, complete
         self._held, self._serving = HeldLeases(), BASE
         self._engine = SimpleNamespace(name="waiting", version=BASE, sampled=0)
-        queue = WorkerQueue(caller)
+        queue = self._queue = WorkerQueue(caller)
         self._leaser = TaskLeaser(
             config,
             name,
@@ -107,6 +107,8 @@ class WaitingWorker:
         self._watcher = WeightWatcher(queue, cast(VersionFetcher, fetcher), None)
 
     def start(self) -> None:
+        """Begins the worker's loops. The list of workers tells it how large the fleet is."""
+        self._queue.heartbeat(self._name, Heartbeat(self._engine.name, BASE, "waiting"))
         self._loops.spawn(self._watcher.run)
         self._loops.spawn(self._leaser.run)
         self._loops.spawn(self._loop)

@@ -25,6 +25,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 ONE_MACHINE, ROLES, INSPECT, PREPARE = "Everything on this machine", "One role", "Inspect and repair", "Before a run"
+WORKERS = "Machines that join a run"
 
 config_app = typer.Typer(help="Check a configuration without starting any process.", no_args_is_help=True)
 app.add_typer(config_app, name="config", rich_help_panel=PREPARE)
@@ -113,6 +114,27 @@ def worker(
 
 
 @app.command(rich_help_panel=ROLES)
+def join(
+    token: Annotated[
+        str, typer.Argument(metavar="TOKEN", help="What `invite` printed; - reads it from stdin.", show_default=False)
+    ],
+    *,
+    inviter: Annotated[
+        str, typer.Option(envvar="ECHO_QUEUE_INVITER", help="The only key whose tokens to accept.", show_default=False)
+    ] = "",
+    name: Annotated[str, typer.Option(help="Name of this worker; default: the invitation's.", show_default=False)] = "",
+    folder: Annotated[
+        Path | None, typer.Option("--dir", help="Folder of this worker; default: joined/RUN-ID.", show_default=False)
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Check and claim, and do not start the worker.")] = False,
+) -> None:
+    """Make this machine a worker of the run that TOKEN names: check it, claim the invitation once, and start."""
+    from echo_queue.cli.join import join as join_run
+
+    join_run(token, folder, inviter=inviter, name=name, check=check)
+
+
+@app.command(rich_help_panel=ROLES)
 def notices(
     config: ConfigFile,
     file: Annotated[Path, typer.Argument(help="The file that this machine's workers watch.", show_default=False)],
@@ -179,6 +201,37 @@ def redis_users(config: ConfigFile) -> None:
     from echo_queue.cli.redis_users import print_acl_file
 
     print_acl_file(load(config))
+
+
+@app.command(rich_help_panel=WORKERS)
+def invite(
+    config: ConfigFile,
+    name: Annotated[str, typer.Option(help="Name of the worker; default: the invitation's id.")] = "",
+    valid: Annotated[str, typer.Option("--for", help="How long it can be claimed: 90s, 30m, 24h or 7d.")] = "24h",
+) -> None:
+    """Print a token with which one machine, once, can become a worker of CONFIG's run, as a Redis user of its own."""
+    from echo_queue.cli.invite import invite as invite_worker
+
+    invite_worker(load(config), name, valid)
+
+
+@app.command(rich_help_panel=WORKERS)
+def invitations(config: ConfigFile, as_json: Json = False) -> None:
+    """List the invitations to CONFIG's run: open, claimed, expired or revoked, and since when."""
+    from echo_queue.cli.invite import list_invitations
+
+    list_invitations(load(config), as_json=as_json)
+
+
+@app.command(rich_help_panel=WORKERS)
+def revoke(
+    config: ConfigFile,
+    id: Annotated[str, typer.Argument(metavar="ID", help="Of the invitation.", show_default=False)],
+) -> None:
+    """Take an invited worker's rights away and end its connections. Others continue what it holds."""
+    from echo_queue.cli.invite import revoke as revoke_invitation
+
+    revoke_invitation(load(config), id)
 
 
 @app.command("init-model", rich_help_panel=PREPARE)

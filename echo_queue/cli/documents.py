@@ -5,6 +5,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal
 
 from echo_queue import __version__
@@ -12,6 +13,7 @@ from echo_queue.cli.json_form import SchemaBuilder
 from echo_queue.cli.transcript import Transcript
 from echo_queue.errors import Problem
 from echo_queue.estimate import RunEstimate
+from echo_queue.invitation.register import State
 from echo_queue.queue import Audit, FailedSet, FleetStatus, Status
 from echo_queue.queue.dead_causes import DeadCause
 from echo_queue.queue.pool_status import PoolStatus
@@ -119,6 +121,18 @@ class ManifestDocument:
     piece_bytes: int
 
 
+@dataclass(frozen=True)
+class InvitationEntry:
+    """`invitations`: an invitation, and since when it has been in its state. `host`: of the machine that claimed it."""
+
+    id: str
+    name: str
+    state: State
+    since: datetime
+    expires: datetime
+    host: str | None
+
+
 def documents() -> Mapping[str, Any]:
     """Returns the type of each command's document."""
     from echo_queue.capacity import Plan  # here and below, because a status needs neither
@@ -133,6 +147,7 @@ def documents() -> Mapping[str, Any]:
         "plan": Plan,
         "simulate": SimulationDocument,
         "fleet": FleetStatus,
+        "invitations": tuple[InvitationEntry, ...],
         "weights ls": tuple[VersionEntry, ...],
         "weights show": ManifestDocument,
     }

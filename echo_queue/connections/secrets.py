@@ -104,6 +104,12 @@ def engine_key(environ: Mapping[str, str] = os.environ) -> str | None:
     return _from_environment(ENGINE_KEY, environ)
 
 
+def own_variable(role: Role, secret: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """Returns whether a secret such as `STORE_ACCESS_KEY` is set for `role` alone, in a variable or a file."""
+    name = f"ECHO_QUEUE_{role.upper()}_{secret}"
+    return name in environ or f"{name}_FILE" in environ
+
+
 def _role_secret(role: Role | None, secret: str, environ: Mapping[str, str]) -> tuple[str, str | None]:
     """Returns the variable's name and its value: the role's own secret, else the one for all roles."""
     for name in (f"ECHO_QUEUE_{role.upper()}_{secret}" if role else "", f"ECHO_QUEUE_{secret}"):

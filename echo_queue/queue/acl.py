@@ -8,8 +8,8 @@
   tasks, add entries to replay, and change places in `open`. The audit shows such changes (docs/reliability.md).
 - A controller reads what a monitor does, and may lead a fleet and order workers to rest or to leave. So its holder can
   stop a run, and neither change its tasks nor see its secrets.
-- A worker may also wake a learner that waits, and take the offer of a task, for which another worker then wakes some
-  seconds later.
+- A worker may also wake a learner that waits, say who waits for tasks, and take the offer of one, for which another
+  worker then wakes some seconds later.
 - A worker may also write which peer fetches weights from which. A wrong entry costs other workers time at most, because
   they verify the weights that they fetch.
 - Only admin may change the functions. Otherwise a learner would run code that the broker's user had put in their place.
@@ -19,7 +19,7 @@
 from collections.abc import Iterator
 
 from echo_queue.connections.secrets import Role
-from echo_queue.queue.keys import Keys
+from echo_queue.queue.keys import InvitationKeys, Keys
 
 SESSION = "+ping +hello +auth +select +echo +time +wait"
 INFO = "+info"
@@ -45,7 +45,9 @@ WORKER: tuple[Grant, ...] = (
     ("%W~", "+xadd", ("replay", "arrivals")),
     ("%R~", "+zcard", ("ready",)),
     ("%R~", "+xread", ("weight_events",)),
-    ("~", "+blpop +del", ("offers",)),
+    ("%R~", "+zcard", ("workers",)),
+    ("%W~", "+zadd +zrem", ("idle",)),
+    ("~", "+blpop +del", ("offer:*",)),
     ("~", "+hget +hset", ("open",)),
     ("~", "+zadd +zrem +zscore", ("leases", "in_flight", "awaited")),
     ("~", "+hget +hset +hdel", ("partials",)),
@@ -74,7 +76,8 @@ SUBMITTER: tuple[Grant, ...] = (
     ("%R~", "+hgetall +hget +hmget", ("state", "rules", "published", "forks")),
     ("%R~", "+xlen", ("tasks", "retry", "replay")),
     ("%W~", "+xadd", ("tasks", "events")),
-    ("~", "+rpush +ltrim", ("offers",)),
+    ("~", "+zpopmin", ("idle",)),
+    ("%W~", "+rpush +pexpire", ("offer:*",)),
     ("~", "+hincrby", ("state", "stats", "set:*")),
     ("%W~", "+hset", ("open",)),
     ("~", "+hgetall +hget +hmget +hset +hincrby", ("set:*", "chunks:*")),
@@ -133,6 +136,25 @@ def rules(role: Role, run: str, celery_prefix: str, celery_db: int = 0) -> str:
 def _reading(prefix: str) -> str:
     """Returns the rules for reading all of a run but its secrets."""
     return f"%R~{prefix}* {SESSION} +@read -@dangerous {INFO} {BLIND} +fcall_ro"
+
+
+def guest_rules(run: str, id: str) -> str:
+    """Returns the rules of the user whose password is in an invitation's token.
+
+    It may take that invitation's grant once, by a rename, and read it under the name that it gave it. It sees who may
+    invite, its own address as the server sees it, and where the run's workers say that they can be reached.
+    """
+    keys, queue = InvitationKeys(run), Keys(run)
+    offered, claimed = keys.offered(id), keys.claimed(id, "*")
+    grants = (
+        f"(~{offered} ~{claimed} +rename)",
+        f"(%R~{claimed} +get)",
+        f"(%W~{keys.record(id)} +hsetnx)",
+        f"(%R~{keys.inviters} +sismember)",
+        f"(%R~{queue.workers} +zrange)",
+        f"(%R~{queue.peer('*')} +hget)",
+    )
+    return f"-@all {SESSION} {TRANSACTION} +client|info {' '.join(grants)}"
 
 
 def _narrow(prefix: str, calls: tuple[str, ...], grants: tuple[Grant, ...]) -> Iterator[str]:

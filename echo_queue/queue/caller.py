@@ -81,7 +81,7 @@ FIXES = {
     "these prompts under another name (prompts.set); or give the run another name (run.name)",
 }
 REFUSED = "this role's Redis user may not do that; docs/rights.md lists the rights of each"
-PASSWORD = "check the user's name and its password"
+PASSWORD = "check the user's name and its password; an invited worker's user is gone once it is revoked"
 FULL = "Redis is at maxmemory: raise it, or lower staleness.s, learner.batch_groups or learner.checkpoint_updates"
 AWAY = "is it running and reachable from here?"
 MISSING = "Function not found"

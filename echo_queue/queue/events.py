@@ -2,10 +2,13 @@
 
 - A wait is one blocking read, and ends at its deadline. Whoever waits checks the queue before each wait, so nothing is
   missed: what happens between the check and the wait ends the wait at once.
+- A large fleet is not woken by new weights all at once, because the server would answer nobody meanwhile, 25 ms for
+  2,000 workers. Its workers look by themselves, each at times of its own.
 - An offer goes to one worker. It is lost with a worker that dies with it, so idle workers also look by themselves from
   time to time.
 """
 
+import random
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,34 +18,47 @@ from echo_queue.queue.caller import Client
 
 BLOCK_S = 2.0
 """The longest single blocking read; a connection's socket timeout must be above it."""
+WOKEN_AT_ONCE = 256
+"""The most workers that wait for weights by a blocking read."""
+LOOKS_PER_S = 2000
+"""How often the workers of a larger fleet look for new weights, all of them together."""
 
 
 class WeightEvents(Client):
     """Lets a worker's weight watcher wait for what concerns its weights."""
 
     def wait_for_weights(self, cursor: str, timeout_s: float) -> str:
-        """Blocks until weights were published or announced, or a learner resumed, after `cursor`; at most `timeout_s`.
+        """Waits until weights were published or announced, or a learner resumed, after `cursor`; at most `timeout_s`.
 
-        Returns the new cursor. Begin with "0-0".
+        Returns the new cursor. Begin with "0-0". In a fleet of more than `WOKEN_AT_ONCE` workers one learns of it up to
+        1.5 · workers / `LOOKS_PER_S` seconds later.
         """
-        client, stream = self._caller.client, self._caller.keys.weight_events
+        client, keys = self._caller.client, self._caller.keys
+        workers: Any = self._caller.persist("wait_for_weights", lambda: client.zcard(keys.workers))
 
-        def read(block_ms: int) -> Any:
-            return self._caller.persist("wait_for_weights", lambda: client.xread({stream: cursor}, block=block_ms))
+        def read(block_ms: int | None) -> Any:
+            return self._caller.persist(
+                "wait_for_weights", lambda: client.xread({keys.weight_events: cursor}, block=block_ms)
+            )
 
-        return _newest(_until(timeout_s, read), cursor)
+        def look(at_most_ms: int) -> Any:
+            if not (found := read(None)):
+                time.sleep(min(at_most_ms / 1000, random.uniform(0.5, 1.5) * workers / LOOKS_PER_S))
+            return found
+
+        return _newest(_until(timeout_s, read if workers <= WOKEN_AT_ONCE else look), cursor)
 
 
 class Offers(Client):
     """Lets an idle worker wait for tasks."""
 
-    def wait_for_work(self, timeout_s: float) -> bool:
+    def wait_for_work(self, worker: str, timeout_s: float) -> bool:
         """Blocks until there may be a task for this worker, or `timeout_s`; returns whether there may be one.
 
-        For each task that comes, one worker wakes: of those that wait, the one that has waited longest. When the run
-        is finished, all of them wake.
+        The worker's last lease found none. For each task that comes, one worker wakes: of those that wait, the one that
+        has waited longest. When the run is finished, all of them wake.
         """
-        client, key = self._caller.client, self._caller.keys.offers
+        client, key = self._caller.client, self._caller.keys.offer(worker)
 
         def take(block_ms: int) -> Any:
             return self._caller.persist("wait_for_work", lambda: client.blpop([key], timeout=block_ms / 1000))

@@ -5,6 +5,7 @@
   node while the run goes on could split them; stop the run before resharding its slot.
 - Keys that not even a monitor may read are under `eqs:{run}:`, in the same slot.
 - `library/state.lua` documents type and fields of each key.
+- Invitations are no part of the queue: admin keeps them under `eqi:{run}:`, where no role of the run may look.
 """
 
 
@@ -42,7 +43,7 @@ class Keys:
         self.workers = self.prefix + "workers"
         self.fleet = self.prefix + "fleet"
         self.fleet_wanted = self.prefix + "fleet_wanted"
-        self.offers = self.prefix + "offers"
+        self.idle = self.prefix + "idle"
         self.weight_events = self.prefix + "weight_events"
         self.arrivals = self.prefix + "arrivals"
         self.updates = self.prefix + "updates"
@@ -78,5 +79,35 @@ class Keys:
     def order(self, worker: str) -> str:
         return f"{self.prefix}order:{worker}"
 
+    def offer(self, worker: str) -> str:
+        return f"{self.prefix}offer:{worker}"
+
     def token(self, name: str) -> str:
         return f"{self.prefix}token:{name}"
+
+    def peer(self, name: str) -> str:
+        return f"{self.prefix}peer:{name}"
+
+
+class InvitationKeys:
+    """The key names of one run's invitations.
+
+    `index`: zset, id → ms of its issue. `inviters`: set of the public keys that sign invitations. A record is a hash:
+    name, issued_ms, expires_ms, claimed_ms and host (of the machine that claimed it), revoked_ms. `offered` is a string
+    that expires with the invitation, the signed grant. To claim it is to rename it to `claimed`, a name that nobody
+    knows but the machine that made up the nonce in it.
+    """
+
+    def __init__(self, run: str) -> None:
+        self.prefix = f"eqi:{{{run}}}:"
+        self.index = self.prefix + "index"
+        self.inviters = self.prefix + "inviters"
+
+    def record(self, id: str) -> str:
+        return f"{self.prefix}record:{id}"
+
+    def offered(self, id: str) -> str:
+        return f"{self.prefix}offered:{id}"
+
+    def claimed(self, id: str, nonce: str) -> str:
+        return f"{self.prefix}claimed:{id}:{nonce}"

@@ -1,4 +1,4 @@
-"""Signs the learner's documents with Ed25519, verifies them, and derives secrets from the same key.
+"""Signs documents with Ed25519, verifies them, and derives secrets from the same key.
 
 - An envelope is `{"body":…,"key":…,"signature":…}`. Its body is not parsed before the signature of its exact bytes has
   been verified; no other spelling of an envelope is accepted.
@@ -35,32 +35,33 @@ class Forged(ServiceError):
 
 @dataclass(frozen=True, repr=False)
 class Signer:
-    """The learner's private key."""
+    """A private key, by default the learner's. `domain`: what it signs; each kind of document has its own."""
 
     seed: bytes
+    domain: bytes = DOMAIN
 
     @classmethod
     def generate(cls) -> "Signer":
         return cls(os.urandom(32))
 
     @classmethod
-    def parse(cls, text: str, where: str) -> "Signer":
+    def parse(cls, text: str, where: str, domain: bytes = DOMAIN) -> "Signer":
         """Parses a private key. Raises `ServiceError` for anything but 64 hexadecimal digits."""
         if not re.fullmatch(r"[0-9a-f]{64}", text.strip()):
             raise ServiceError(Problem(where, "is no signing key", "it must be 64 hexadecimal digits"))
-        return cls(bytes.fromhex(text.strip()))
+        return cls(bytes.fromhex(text.strip()), domain)
 
     @classmethod
-    def kept_at(cls, path: Path) -> "Signer":
+    def kept_at(cls, path: Path, domain: bytes = DOMAIN) -> "Signer":
         """Reads the key in `path`, made there the first time; if several processes make it at once, one wins."""
         try:
             if not path.exists():
                 _make(path)
             if path.stat().st_mode & 0o077:
                 raise ServiceError(Problem(str(path), "other users may read this private key", f"chmod 600 {path}"))
-            return cls.parse(path.read_text(), str(path))
+            return cls.parse(path.read_text(), str(path), domain)
         except OSError as error:
-            fix = "let the learner's user, and no other, read and write it"
+            fix = "let its owner, and no other, read and write it"
             raise ServiceError(Problem(str(path), f"cannot be used: {error.strerror}", fix)) from None
 
     @property
@@ -70,12 +71,12 @@ class Signer:
 
     def sign(self, body: bytes) -> bytes:
         """Returns the envelope of `body`, which is canonical JSON."""
-        signature = self._key.sign(DOMAIN + body).hex()
+        signature = self._key.sign(self.domain + body).hex()
         return START + body + f',"key":"{key_id(self.public_key)}","signature":"{signature}"}}'.encode()
 
     def secret(self, purpose: str) -> bytes:
         """Returns 32 bytes that only this key's holder can derive; they are the same after a restart."""
-        return HKDF(SHA256(), 32, None, DOMAIN + purpose.encode()).derive(self.seed)
+        return HKDF(SHA256(), 32, None, self.domain + purpose.encode()).derive(self.seed)
 
     @property
     def _key(self) -> Ed25519PrivateKey:
@@ -83,13 +84,14 @@ class Signer:
 
 
 class SignatureVerifier:
-    """Opens envelopes that the holder of one key has signed."""
+    """Opens envelopes of one domain that the holder of one key has signed."""
 
-    def __init__(self, public_key: str) -> None:
+    def __init__(self, public_key: str, domain: bytes = DOMAIN) -> None:
         if not re.fullmatch(r"[0-9a-f]{64}", public_key):
             what, fix = f"{public_key!r:.80} is no public key", "it must be 64 hexadecimal digits"
             raise ServiceError(Problem("weights.public_key", what, fix))
         self.public_key = public_key
+        self._domain = domain
         self._key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key))
 
     def open(self, envelope: bytes, where: str) -> bytes:
@@ -103,7 +105,7 @@ class SignatureVerifier:
             what = f"is signed by the key {signer}, not by {key_id(self.public_key)}, which is trusted here"
             raise Forged(_problem(where, what))
         try:
-            self._key.verify(bytes.fromhex(end[2].decode()), DOMAIN + body)
+            self._key.verify(bytes.fromhex(end[2].decode()), self._domain + body)
         except InvalidSignature:
             raise Forged(_problem(where, "was changed after it was signed")) from None
         return body

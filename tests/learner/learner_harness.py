@@ -125,7 +125,7 @@ class SimulatedWorker(threading.Thread):
                     time.sleep(self._generation_s)
                     self._queue.complete(self.name, [self._group(task, version) for task in lease.tasks])
                 else:
-                    self._queue.wait_for_work(0.1)
+                    self._queue.wait_for_work(self.name, 0.1)
             except EchoQueueError:
                 if not self._closed.is_set():
                     raise

@@ -23,6 +23,7 @@ from tests.pipeline.supervised_run import (
     assert_each_group_is_of_one_version,
     assert_every_prompt_was_trained_once,
 )
+from tests.servers.tls import certify, tls_words
 
 RUN, PASSWORD = "tiny", "secret"
 
@@ -49,8 +50,6 @@ def external(tmp_path: Path) -> Iterator[ExternalServices]:
     folder.mkdir()
     certify(folder)
     port = port_for(folder / "nothing")
-    files = {"cert-file": "server.pem", "key-file": "server.key", "ca-cert-file": "authority.pem"}
-    options = [word for name, file in files.items() for word in (f"--tls-{name}", str(folder / file))]
     users = [
         User(role, PASSWORD, acl.rules(role, RUN, CELERY_PREFIX.format(run=RUN)))
         for role in sorted(ROLES, key="admin".__ne__)
@@ -59,25 +58,12 @@ def external(tmp_path: Path) -> Iterator[ExternalServices]:
         folder / "redis",
         Path(shutil.which("redis-server") or ""),
         users,
-        [*options, "--tls-port", str(port), "--tls-auth-clients", "no"],
+        tls_words(folder, port),
     )
     server.start()
     library.load(server.client())
     yield ExternalServices(port, folder / "authority.pem")
     server.stop()
-
-
-def certify(folder: Path) -> None:
-    """An authority of our own, and the certificate that it gives to "localhost"."""
-    name = "subjectAltName=DNS:localhost,IP:127.0.0.1"
-    (folder / "names").write_text(name)
-    for line in (
-        "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=authority -keyout authority.key -out authority.pem",
-        "req -newkey rsa:2048 -nodes -subj /CN=localhost -keyout server.key -out server.csr",
-        "x509 -req -days 2 -in server.csr -CA authority.pem -CAkey authority.key -CAcreateserial -extfile names "
-        "-out server.pem",
-    ):
-        subprocess.run(["openssl", *line.split()], cwd=folder, check=True, capture_output=True)
 
 
 def command(run: SupervisedRun, *words: str) -> "subprocess.CompletedProcess[str]":

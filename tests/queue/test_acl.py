@@ -79,6 +79,8 @@ def test_every_role_can_do_its_part(queue: Clients, acting: As) -> None:
     learner.configure(RULES)
     lineage = learner.resume().lineage
     version = Version(lineage, 0)
+    learner.publish(lineage, Published(version, "manifest", "digest"))
+    assert not worker.lease("idle", version, 1).tasks
 
     chunk = Chunk(0, 0, 9)
     assert submitter.declare(PromptSet("a", "source", order="shuffled"), [chunk])
@@ -88,7 +90,6 @@ def test_every_role_can_do_its_part(queue: Clients, acting: As) -> None:
     assert submitter.submission_counts("a")
     assert submitter.unserved_sets() == ["a"]
     assert submitter.waiting_chunk("a", 0) is None
-    learner.publish(lineage, Published(version, "manifest", "digest"))
     assert submitter.admit() == 0
 
     tasks = worker.lease("w1", version, 4).tasks
@@ -103,7 +104,7 @@ def test_every_role_can_do_its_part(queue: Clients, acting: As) -> None:
     assert worker.report("w2", "w1", "bad") == 1
     worker.withdraw("w1")
     worker.wait_for_weights("0-0", 0.1)
-    assert worker.wait_for_work(0.1)
+    assert worker.wait_for_work("idle", 5.0)
     learner.wait_for_groups("0-0", 0.1)
     assert worker.published()
     learner.publish_keys(lineage, TRUST)

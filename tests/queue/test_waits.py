@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from echo_queue.queue import Heartbeat, RunRules
 from echo_queue.records import Published, Version
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import RULES, QueueHarness, group_of
@@ -16,8 +15,9 @@ SHORT_S = 0.03
 """Long enough for an answer that is there already."""
 
 
-def offers(queue: Clients) -> int:
-    return int(queue.client.llen(queue.keys.offers))
+def offered(queue: Clients, *names: str) -> int:
+    """How many of these workers have been offered a task and have not woken yet."""
+    return sum(int(queue.client.exists(queue.keys.offer(name))) for name in names)
 
 
 def told(queue: Clients, stream: str) -> list[bytes]:
@@ -29,10 +29,11 @@ def told(queue: Clients, stream: str) -> list[bytes]:
 def test_a_completion_wakes_no_worker(queue: Clients) -> None:
     harness = QueueHarness(queue, prompts=8)
     tasks = harness.lease(9)
+    assert harness.lease(1, "w2") == ()
     cursor = queue.wait_for_weights("0-0", 5.0)
     harness.complete(tasks)
     assert queue.wait_for_weights(cursor, SHORT_S) == cursor
-    assert not queue.wait_for_work(SHORT_S)
+    assert not queue.wait_for_work("w2", SHORT_S)
     harness.publish(1)
     assert queue.wait_for_weights(cursor, 5.0) > cursor
 
@@ -42,12 +43,12 @@ def test_as_many_idle_workers_wake_as_tasks_came_and_all_at_the_end(queue: Clien
     woken: list[str] = []
 
     def wait(name: str) -> None:
-        if queue.wait_for_work(60.0):
+        if queue.wait_for_work(name, 60.0):
             woken.append(name)
 
     names = [f"w{number}" for number in range(6)]
     for name in names:
-        queue.heartbeat(name, Heartbeat("engine", Version(0, 0), "idle"), every_s=60.0)
+        assert harness.lease(1, name) == ()
     threads = [threading.Thread(target=wait, args=(name,), daemon=True) for name in names]
     for thread in threads:
         thread.start()
@@ -97,34 +98,43 @@ def test_a_task_that_comes_back_is_offered(queue: Clients, how: str) -> None:
     harness = QueueHarness(queue, prompts=1)
     version = Version(0, 5) if how == "taken over" else None
     (harness.task,) = harness.lease(1, version=version)  # type: ignore[attr-defined]
-    assert harness.lease(1) == () and offers(queue) == 0
+    assert harness.lease(1, "w2") == () and offered(queue, "w2") == 0
     RETURNS[how](harness)
-    assert queue.wait_for_work(5.0), how
+    assert offered(queue, "w1", "w2") == 1, how
 
 
 def test_a_lease_that_finds_nothing_withdraws_what_was_offered(queue: Clients) -> None:
-    harness = QueueHarness(queue, prompts=4)
-    assert offers(queue) == 4
-    assert len(harness.lease(4)) == 4 and offers(queue) == 4, "there may be more"
-    assert harness.lease(1) == () and offers(queue) == 0
-    assert not queue.wait_for_work(SHORT_S)
+    harness = QueueHarness(queue, prompts=0)
+    assert harness.lease(1, "w2") == ()
+    harness.submit("a", 1)
+    assert offered(queue, "w2") == 1
+    assert len(harness.lease(1)) == 1
+    assert harness.lease(1, "w2") == () and offered(queue, "w2") == 0
+    assert not queue.wait_for_work("w2", SHORT_S)
 
 
-def test_tasks_that_wait_for_weights_are_offered_once_these_are_published(queue: Clients) -> None:
+def test_only_workers_that_wait_are_offered_tasks_those_first_that_have_waited_longest(queue: Clients) -> None:
+    harness = QueueHarness(queue, prompts=0)
+    names = ["w1", "w2", "w3", "w4", "w5"]
+    for order, name in enumerate(names):
+        assert harness.lease(1, name) == ()
+        queue.client.zincrby(queue.keys.idle, order - len(names), name)
+    queue.leave("w2", "rest")
+    queue.client.zincrby(queue.keys.idle, -60_000, "w1")
+    harness.submit("a", 2)
+    assert [name for name in names if offered(queue, name)] == ["w3", "w4"], "w1 has not looked for a minute"
+    assert len(harness.lease(1, "w5")) == 1
+    harness.submit("b", 1)
+    assert offered(queue, "w5") == 0, "it has work"
+    assert all(queue.client.pttl(queue.keys.offer(name)) > 0 for name in ("w3", "w4"))
+
+
+def test_workers_that_wait_for_weights_are_offered_tasks_once_these_are_published(queue: Clients) -> None:
     harness = QueueHarness(queue, prompts=3)
     lineage = queue.resume(Version(0, 0), 5).lineage
     assert queue.published() is None and harness.lease(3) == ()
-    queue.client.delete(queue.keys.offers)
     queue.publish(lineage, Published(Version(lineage, 0), "manifest", "digest"))
-    assert offers(queue) >= 3
-
-
-def test_offers_are_bounded(queue: Clients) -> None:
-    harness = QueueHarness(queue, RunRules(s=9, batch=999, pace=False), prompts=0)
-    harness.submit("many", 5000)
-    for _ in range(5):
-        queue.admit()
-    assert queue.status().tasks == 5000 and offers(queue) == 4096
+    assert offered(queue, "w1") == 1
 
 
 def test_a_learner_is_told_when_half_of_what_it_lacks_is_ready(queue: Clients) -> None:
@@ -189,6 +199,22 @@ def test_the_more_workers_there_are_the_fewer_announced_parts_wake_them(
     for place in range(40):
         assert queue.announce(lineage, Version(lineage, 1), "route", place, b"document")
     assert told(queue, "weight_events").count(b"announced") - before == told_of
+
+
+def test_a_large_fleet_looks_for_weights_by_itself_and_is_not_woken_all_at_once(queue: Clients) -> None:
+    harness = QueueHarness(queue, prompts=0)
+    queue.client.eval("for n = 1, 300 do redis.call('ZADD', KEYS[1], 0, n) end", 1, queue.keys.workers)
+    found: list[str] = []
+    before = queue.wait_for_weights("0-0", 5.0)
+    assert queue.wait_for_weights(before, SHORT_S) == before
+    watcher = threading.Thread(target=lambda: found.append(queue.wait_for_weights(before, 60.0)), daemon=True)
+    watcher.start()
+    asked = queue.client.info("commandstats")["cmdstat_xread"]["calls"]
+    wait_until(lambda: queue.client.info("commandstats")["cmdstat_xread"]["calls"] > asked + 2, "it to look again")
+    assert not any(row["cmd"] == "xread" and "b" in row["flags"] for row in queue.client.client_list())
+    harness.publish(1)
+    watcher.join(60.0)
+    assert found and found[0] > before
 
 
 def test_a_completion_whose_entry_was_removed_by_hand_fails_no_honest_worker(queue: Clients) -> None:

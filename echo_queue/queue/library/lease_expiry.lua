@@ -78,6 +78,7 @@ local function forget_workers(run, clock)
       redis.call('ZADD', K.consumers, clock, worker)
     end
   end
+  redis.call('ZREMRANGEBYSCORE', K.idle, '-inf', run.now - FORGET_WORKER_MS)
   local silent = redis.call('ZRANGEBYSCORE', K.workers, '-inf', run.now - FORGET_WORKER_MS, 'LIMIT', 0, FORGET_MAX)
   if #silent > 0 then redis.call('ZREM', K.workers, unpack(silent)) end
 end

@@ -80,7 +80,6 @@ local function fresh_lease(run, worker, size, token)
       full = #tasks == size or pairs_of(task[3]).long == '1'
     end
   end
-  if not full then redis.call('DEL', run.K.offers) end -- what was offered has been leased: nobody is to wake for it
   if #tasks > 0 then
     redis.call('SET', run.K['token:' .. worker], table.concat(note, ' '), 'PX', run.lease_ms)
     redis.call('ZADD', run.K.consumers, clock_of(run), worker)
@@ -121,6 +120,13 @@ local function partial_to_continue(run, id)
   return { oldest, newest, lineage, tokens, mark, redis.call('LRANGE', run.K['segments:' .. id], 0, SEGMENTS_MAX) }
 end
 
+-- Notes a worker that asked for tasks and found none, which waits to be offered one. An offer that is there already is of a
+-- task that others have leased.
+local function note_idle(run, worker)
+  redis.call('ZADD', run.K.idle, run.now, worker)
+  redis.call('DEL', run.K['offer:' .. worker])
+end
+
 -- args: worker lineage version size token
 local function lease(keys, args)
   local run = open_run(keys)
@@ -147,6 +153,7 @@ local function lease(keys, args)
     if tonumber(fields.late) > 0 then redis.call('ZADD', run.K.awaited, 0, fields.id) end
     note_lease(run, fields.id, oldest or begins)
   end
+  if #tasks > 0 then redis.call('ZREM', run.K.idle, worker) elseif size > 0 then note_idle(run, worker) end
   tally(run, 'leased', #tasks)
   return { published, left_behind and 1 or 0, is_finished(run) and 1 or 0, run.lineage, run.v, tasks }
 end
@@ -332,6 +339,7 @@ local function leave(keys, args)
   local run, worker, why = open_run(keys), check_worker(args[1]), DEPARTURES[args[2]]
   refuse_unless(why, 'that is no reason to leave')
   redis.call('PEXPIRE', run.K['worker:' .. worker], 0)
+  redis.call('ZREM', run.K.idle, worker)
   local listed = redis.call('ZREM', run.K.workers, worker)
   tally(run, why, listed)
   return listed

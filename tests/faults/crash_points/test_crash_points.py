@@ -132,6 +132,8 @@ OPERATORS = (
     *("write weights", "rename weights"),
     "send submission",
     *("write notice", "rename notice", "remove notice"),
+    *("admit user", "offer grant", "save users", "remove users", "remove grant", "note revocation"),
+    *("claim grant", "read grant", "write invitation", "rename invitation"),
 )
 """Steps of commands that people give, and give again, and of the watcher of notices, which writes at each poll."""
 CONTROLLER = (*("lead", "plan", "order", "resign", "pause", "fleet"), *("start machine", "end machine"))

@@ -44,6 +44,9 @@ ALLOWED: Mapping[str, str] = {
     "echo_queue/launch/supervisor.py:spawn": "what `Supervised.start` calls at the failpoint `spawn role`",
     "echo_queue/launch/supervisor.py:lock": "waits for the lock; what is noted in it passes a failpoint",
     "echo_queue/launch/supervisor.py:_process_lives": "asks whether a process lives",
+    "echo_queue/invitation/machine.py:gpus": "asks the driver which GPUs there are",
+    "echo_queue/invitation/machine.py:store_problems": "connects, and sends nothing",
+    "echo_queue/invitation/machine.py:_greets": "likewise",
     "workers/engines/transformers.py:TransformersEngine.step": "rows of tensors in memory",
     "workers/engines/http/checkpoint_files.py:CheckpointFiles": "read at `load weights`; the next one removes it",
     "workers/engines/http/streams.py:Streams": "asks the server, which keeps nothing",
@@ -102,7 +105,7 @@ CLIENT_READS = (
     *("fcall_ro", "function_list", "get", "mget", "exists", "ttl", "pttl", "type", "scan_iter", "info", "wait"),
     *("hget", "hmget", "hgetall", "hlen", "hscan_iter", "hexists", "llen", "lrange", "smembers", "sismember", "scard"),
     *("xlen", "xrange", "xrevrange", "xread", "xpending", "xpending_range", "xinfo_groups", "xinfo_stream"),
-    *("zcard", "zrange", "zscore", "zrangebyscore", "config_get", "acl_whoami"),
+    *("zcard", "zrange", "zscore", "zrangebyscore", "config_get", "acl_whoami", "time", "client_info"),
     *("get_object", "head_object", "head_bucket", "list_objects_v2", "get_paginator"),
 )
 """Reads of such a client; every other method is an I/O call."""

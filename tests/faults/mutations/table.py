@@ -938,10 +938,20 @@ MUTATIONS = (
         ("tests/queue/test_waits.py::test_a_task_that_comes_back_is_offered",),
     ),
     Mutation(
+        "offers to workers that have gone",
+        "a task that comes is offered to machines that were taken away, while a living worker waits",
+        LUA + "state.lua",
+        "if tonumber(found[place + 1]) > run.now - IDLE_GONE_MS then",
+        "if true then",
+        (
+            "tests/queue/test_waits.py::test_only_workers_that_wait_are_offered_tasks_those_first_that_have_waited_longest",
+        ),
+    ),
+    Mutation(
         "offers that outlive their tasks",
-        "an idle worker asks for tasks without a pause until it has used up all that was ever offered",
+        "an idle worker asks in vain for tasks that others have leased",
         LUA + "worker.lua",
-        "if not full then redis.call('DEL', run.K.offers) end",
+        "redis.call('DEL', run.K['offer:' .. worker])",
         "",
         ("tests/queue/test_waits.py::test_a_lease_that_finds_nothing_withdraws_what_was_offered",),
     ),

@@ -1,0 +1,79 @@
+"""The commands `invite`, `invitations` and `revoke`, for whoever may administer the run's Redis."""
+
+import re
+from datetime import UTC, datetime
+
+from rich.console import Console
+from rich.table import Column, Table
+
+from echo_queue.cli.documents import InvitationEntry
+from echo_queue.cli.output import print_json
+from echo_queue.config import Config
+from echo_queue.config.model import NAME, NAME_IS
+from echo_queue.connections.connect import connect_redis
+from echo_queue.errors import ConfigError, Problem
+from echo_queue.invitation.issuing import issue
+from echo_queue.invitation.register import Register
+from echo_queue.launch.problem_output import WARNING, print_problems
+
+UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def invite(config: Config, name: str, valid: str) -> None:
+    """Prints a token on stdout, and what belongs to it on stderr. `valid`: how long, such as "24h"."""
+    if name and not NAME.fullmatch(name):
+        raise ConfigError(Problem("--name", NAME_IS, "name it otherwise"))
+    issued = issue(config, name, _seconds(valid))
+    print_problems(issued.warnings, sign=WARNING)
+    invitation = issued.invitation
+    console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+    console.print(
+        f"invitation {invitation.id} for {invitation.name}, until {_time(invitation.expires_ms)}; on the machine: "
+        f"echo-queue join TOKEN --inviter {issued.public_key}"
+    )
+    print(issued.token)
+
+
+def list_invitations(config: Config, *, as_json: bool) -> None:
+    """Prints all invitations with their states, the oldest first."""
+    with connect_redis(config, "admin") as client:
+        register = Register(client, config.run.name)
+        register.tidy()
+        entries = register.entries()
+    if as_json:
+        print_json([
+            InvitationEntry(one.id, one.name, one.state, _at(one.since_ms), _at(one.expires_ms), one.host or None)
+            for one in entries
+        ])  # fmt: skip
+        return
+    columns = (Column(title, no_wrap=True) for title in ("id", "name", "state", "since", "expires", "host"))
+    table = Table(*columns, box=None)
+    for one in entries:
+        table.add_row(one.id, one.name, one.state, _time(one.since_ms), _time(one.expires_ms), one.host)
+    Console(highlight=False, markup=False).print(table if entries else "nobody has been invited")
+
+
+def revoke(config: Config, id: str) -> None:
+    """Takes an invited worker's rights away, or those of an invitation that is still open."""
+    with connect_redis(config, "admin") as client:
+        register = Register(client, config.run.name)
+        first = register.revoke(id)
+        print_problems(register.keep_users(), sign=WARNING)
+    said = "is revoked" if first else "was revoked before"
+    after = f"what its worker holds is leased to others within queue.lease_s ({config.queue.lease_s:g} s)"
+    Console(highlight=False, soft_wrap=True, markup=False).print(f"invitation {id} {said}; {after}")
+
+
+def _seconds(text: str) -> int:
+    words = re.fullmatch(r"(\d{1,6})([smhd])", text)
+    if words is None or not int(words[1]):
+        raise ConfigError(Problem("--for", f"{text} is no length of time", "write 90s, 30m, 24h or 7d"))
+    return int(words[1]) * UNITS_S[words[2]]
+
+
+def _at(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def _time(ms: int) -> str:
+    return f"{_at(ms):%Y-%m-%d %H:%M} UTC"

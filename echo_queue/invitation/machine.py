@@ -1,0 +1,187 @@
+"""Judges whether a machine can be a worker: GPU and driver, disk, clock, and what can be reached from it and on it.
+
+Every function yields what is missing, so that all of it is said at once. `warnings` are about what slows a worker down.
+"""
+
+import importlib.util
+import os
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from echo_queue.config import Config
+from echo_queue.errors import Problem
+
+NVIDIA_SMI = ("nvidia-smi", "--query-gpu=index,name,memory.total,driver_version", "--format=csv,noheader,nounits")
+ASK_S = 30.0
+"""The deadline of nvidia-smi, which takes seconds where the driver is not loaded yet."""
+CONNECT_S = 5.0
+GREETING_S = 2.0
+MIB, GB = 1 << 20, 1e9
+LEAST_DRIVER = {11: 450, 12: 525, 13: 580}
+"""CUDA's major version → the oldest driver that all of its minor versions run on (NVIDIA, CUDA Compatibility)."""
+MODEL_SHARE = 0.9
+"""The share of a GPU's memory that vLLM takes by default."""
+COPIES = 2
+"""The model's files, and the part cache, which keeps about as much of what was fetched."""
+MOST_SKEW_MS = 30_000
+"""Tokens between workers live a minute, and this much longer for clocks that differ."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    index: str
+    name: str
+    memory_bytes: int
+    driver: str
+
+
+def gpus(program: Sequence[str] = NVIDIA_SMI) -> list[Gpu]:
+    """Returns the GPUs that NVIDIA's driver shows; none where there is no driver, or it does not answer."""
+    with suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(program, capture_output=True, text=True, timeout=ASK_S, check=True)
+        return gpus_of(done.stdout)
+    return []
+
+
+def gpus_of(listing: str) -> list[Gpu]:
+    """Reads the lines of nvidia-smi, in MiB."""
+    rows = [[word.strip() for word in line.split(",")] for line in listing.splitlines()]
+    return [
+        Gpu(index, name, int(memory) * MIB, driver)
+        for index, name, memory, driver in (row for row in rows if len(row) == 4)
+        if memory.isdecimal()
+    ]
+
+
+def torch_cuda() -> int:
+    """Returns the major version of CUDA that torch was built for; 0 for a torch of the CPU alone, or none at all.
+
+    It reads the text of torch's version, because importing torch takes seconds.
+    """
+    spec = importlib.util.find_spec("torch")
+    with suppress(OSError):
+        text = Path(spec.origin or "").with_name("version.py").read_text(encoding="utf-8") if spec else ""
+        if found := re.search(r"^cuda\b.*?['\"](\d+)", text, re.MULTILINE):
+            return int(found[1])
+    return 0
+
+
+def gpu_problems(engine: str, found: Sequence[Gpu], cuda: int, model_bytes: int) -> Iterator[Problem]:
+    """Yields why `engine` cannot run here. `cuda`: as `torch_cuda`; a worker takes one GPU."""
+    if engine == "http" or not cuda:
+        return
+    if not found and engine == "vllm":
+        what = "vllm needs one from NVIDIA with its driver, and nvidia-smi shows none"
+        yield Problem("GPU", what, "install the driver, start the container with its GPUs, or take another machine")
+    for gpu in found:
+        least, major = LEAST_DRIVER.get(cuda, 0), gpu.driver.partition(".")[0]
+        if major.isdecimal() and int(major) < least:
+            what = f"{gpu.name} has driver {gpu.driver}, and torch was built for CUDA {cuda}, which needs {least}"
+            yield Problem("driver", what, "install a newer driver, or a torch for an older CUDA")
+        if model_bytes > MODEL_SHARE * gpu.memory_bytes:
+            what = f"{gpu.name} has {gpu.memory_bytes / GB:.0f} GB, and the model takes {model_bytes / GB:.0f} GB"
+            yield Problem("GPU", what, "take a machine with a larger one")
+
+
+def disk_problems(folder: Path, model_bytes: int) -> Iterator[Problem]:
+    """Yields that the disk of `folder`, which exists, has no room for what a worker keeps of a model."""
+    free, needed = shutil.disk_usage(folder).free, COPIES * model_bytes
+    if free < needed:
+        what = f"has {free / GB:.1f} GB left, and the model and a cache of it take {needed / GB:.1f} GB"
+        yield Problem(str(folder), what, "free space there, or name a folder on another disk (--dir)")
+
+
+def clock_problems(here_ms: int, redis_ms: int) -> Iterator[Problem]:
+    """Yields that this machine's clock differs from Redis' by more than the run can bear."""
+    skew_ms = here_ms - redis_ms
+    if abs(skew_ms) > MOST_SKEW_MS:
+        what = f"is {abs(skew_ms) / 1000:.0f} s {'ahead of' if skew_ms > 0 else 'behind'} Redis' clock"
+        yield Problem("clock", what, "let it be set by NTP (chrony or systemd-timesyncd)")
+
+
+def store_problems(url: str) -> Iterator[Problem]:
+    """Yields that nothing answers where the store should be. Nothing is sent."""
+    parts = urlsplit(url)
+    place = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        socket.create_connection(place, timeout=CONNECT_S).close()
+    except OSError as error:
+        what = f"{url} cannot be reached from here: {error}"
+        yield Problem("store.url", what, "open the way to it, or set ECHO_QUEUE_STORE__URL to its address from here")
+
+
+def peer_port_problems(config: Config) -> Iterator[Problem]:
+    """Yields that the port on which this worker should serve its peers is not free."""
+    port = config.weights.peer_port
+    if not (port and config.weights.peers and config.weights.reachable):
+        return
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            yield Problem("weights.peer_port", f"{port} cannot be used here: {error.strerror}", "name another one")
+
+
+def peer_warnings(addresses: Sequence[str]) -> Iterator[Problem]:
+    """Yields that none of the run's workers can be reached, if it has some: weights then come from the store alone."""
+    if addresses and not any(_greets(address) for address in addresses):
+        what = f"none of the run's workers can be reached from here ({', '.join(addresses)})"
+        yield Problem("peers", what, "nothing has to be done: this worker then reads all weights from the store")
+
+
+def _greets(address: str) -> bool:
+    """Returns whether there is a worker at `host:port`: it speaks first. Nothing is sent to it."""
+    host, _, port = address.rpartition(":")
+    with suppress(OSError, ValueError):
+        place = host.strip("[]"), int(port)
+        with socket.create_connection(place, timeout=GREETING_S) as peer:
+            return peer.recv(4) == b"EQ1 "
+    return False
+
+
+def is_behind_nat(own: str, seen: str) -> bool:
+    """Returns whether a machine whose own address is `own` is known elsewhere as `seen`.
+
+    Addresses of two kinds say nothing: the machine has both.
+    """
+    try:
+        here, there = (_plain(ip_address(host)) for host in (own, seen))
+    except ValueError:
+        return False
+    return here.version == there.version and here != there
+
+
+def _plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def gpu_warnings(found: Sequence[Gpu], environ: Mapping[str, str] = os.environ) -> Iterator[Problem]:
+    """Yields that GPUs of this machine would be idle. `CUDA_VISIBLE_DEVICES` says which of them are for this worker."""
+    if len(found) > 1 and "CUDA_VISIBLE_DEVICES" not in environ:
+        what = f"this machine has {len(found)}, and the worker that starts now uses one"
+        fix = "for a worker on each: `join --check`, `. FOLDER/env.sh`, and `infra/workers.sh FOLDER/run.toml`"
+        yield Problem("GPU", what, fix)
+
+
+def host_towards(url: str) -> str:
+    """Returns this machine's own address on the route to the server at `url`; empty if it has no route.
+
+    Nothing is sent. Of several Sentinels the first one counts.
+    """
+    host = re.sub(r"^[a-z+]+://", "", url).split("/")[0].split(",")[0]
+    parts = urlsplit(f"//{host}")
+    with suppress(OSError):
+        family, kind, _, _, place = socket.getaddrinfo(parts.hostname, parts.port or 6379, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(place)
+            return str(probe.getsockname()[0])
+    return ""

@@ -1,0 +1,226 @@
+"""The invitations in Redis, and the Redis users that belong to them: the only commands against `InvitationKeys`.
+
+- A grant is handed out once, because claiming it is one RENAME, after which it is no more where it was. The machine
+  that made it finds the grant again after a lost reply, since only it knows the name that it gave.
+- A machine that takes the grant marks the record in the same transaction that reads the grant. What it says there of
+  itself is not to be trusted.
+- Redis keeps the users of invitations that nobody claimed, but their passwords are gone when the invitation expires;
+  `tidy` removes them.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import redis
+
+from echo_queue import failpoints
+from echo_queue.connections.endpoints import CELERY_PREFIX
+from echo_queue.errors import Problem, ServiceError
+from echo_queue.queue.acl import guest_rules, rules
+from echo_queue.queue.keys import InvitationKeys, Keys
+
+State = Literal["open", "claimed", "expired", "revoked"]
+MOST_HOST = 64
+MOST_PEERS = 3
+"""The most workers whose addresses a guest asks for."""
+LOST_AT_RESTART = Problem(
+    "redis.url",
+    "this Redis keeps its users in no file, so the invited ones are gone once it starts again",
+    "name an `aclfile` in its configuration",
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An invitation as the server has it. `since_ms`: when it came into that state; `host`: of who claimed it."""
+
+    id: str
+    name: str
+    state: State
+    since_ms: int
+    expires_ms: int
+    host: str = ""
+
+
+def worker_user(run: str, id: str) -> str:
+    """Returns the name of the Redis user of an invited worker."""
+    return f"worker-{run}-{id}"
+
+
+def guest_user(run: str, id: str) -> str:
+    """Returns the name of the Redis user that may take a grant."""
+    return f"guest-{run}-{id}"
+
+
+class Register:
+    """The invitations to one run, for whoever may administer its Redis."""
+
+    def __init__(self, client: redis.Redis, run: str) -> None:
+        self._client: Any = client
+        self._run = run
+        self._keys = InvitationKeys(run)
+
+    def now_ms(self) -> int:
+        """Returns the server's clock."""
+        return _milliseconds(self._client.time())
+
+    def admit_users(self, id: str, guest_password: str, worker_password: str) -> None:
+        """Makes both users of an invitation. Raises `ServiceError` where Redis lets nobody make users."""
+        prefix = CELERY_PREFIX.format(run=self._run)
+        users = (
+            (guest_user(self._run, id), guest_password, guest_rules(self._run, id)),
+            (worker_user(self._run, id), worker_password, rules("worker", self._run, prefix)),
+        )
+        try:
+            for user in users:
+                failpoints.step("admit user", partial(self._admit, *user))
+        except redis.ResponseError as error:
+            what = f"Redis does not let this user make others: {error}"
+            fix = "invite as admin (docs/rights.md); some managed services let nobody run ACL SETUSER"
+            raise ServiceError(Problem("redis.url", what, fix)) from None
+
+    def _admit(self, name: str, password: str, words: str) -> None:
+        digest = hashlib.sha256(password.encode()).hexdigest()
+        self._client.execute_command("ACL", "SETUSER", name, "reset", "on", f"#{digest}", *words.split())
+
+    def offer(self, id: str, name: str, grant: bytes, inviter: str, *, expires_ms: int) -> None:
+        """Offers a grant until `expires_ms`, and records the key that signed it as one that may invite."""
+        keys, now_ms = self._keys, self.now_ms()
+        with self._client.pipeline(transaction=True) as move:
+            move.sadd(keys.inviters, inviter)
+            move.hset(keys.record(id), mapping={"name": name, "issued_ms": now_ms, "expires_ms": expires_ms})
+            move.zadd(keys.index, {id: now_ms})
+            move.set(keys.offered(id), grant, pxat=expires_ms)
+            failpoints.step("offer grant", move.execute)
+
+    def entries(self) -> list[Entry]:
+        """Returns all invitations, the oldest first."""
+        now_ms = self.now_ms()
+        ids = [word.decode() for word in self._client.zrange(self._keys.index, 0, -1)]
+        with self._client.pipeline(transaction=False) as asked:
+            for id in ids:
+                asked.hgetall(self._keys.record(id)).exists(self._keys.offered(id))
+            answers = asked.execute()
+        return [
+            entry_of(id, {_text(key): _text(value) for key, value in record.items()}, bool(offered), now_ms)
+            for id, record, offered in zip(ids, answers[::2], answers[1::2], strict=True)
+        ]
+
+    def revoke(self, id: str) -> bool:
+        """Removes both users, which ends their connections, and the grant. Returns False if it was revoked before.
+
+        Raises `ServiceError` for an invitation that never was.
+        """
+        keys = self._keys
+        if self._client.zscore(keys.index, id) is None:
+            what = f"{id} is no invitation to run {self._run}"
+            raise ServiceError(Problem("invitation", what, "`echo-queue invitations CONFIG` lists them"))
+        self._remove_users(guest_user(self._run, id), worker_user(self._run, id))
+        failpoints.step("remove grant", lambda: self._client.delete(keys.offered(id)))
+        mark = partial(self._client.hsetnx, keys.record(id), "revoked_ms", self.now_ms())
+        return bool(failpoints.step("note revocation", mark))
+
+    def tidy(self) -> None:
+        """Removes the users that nobody can use any more: both of expired invitations, the guest of claimed ones.
+
+        A machine that claimed its grant may ask for it again until the invitation expires.
+        """
+        now_ms = self.now_ms()
+        for entry in self.entries():
+            if entry.state == "expired":
+                self._remove_users(guest_user(self._run, entry.id), worker_user(self._run, entry.id))
+            elif entry.state == "claimed" and entry.expires_ms <= now_ms:
+                self._remove_users(guest_user(self._run, entry.id))
+
+    def keep_users(self) -> Iterator[Problem]:
+        """Has Redis write its users to its file. Yields a warning where it has none."""
+        try:
+            failpoints.step("save users", lambda: self._client.execute_command("ACL", "SAVE"))
+        except redis.ResponseError:
+            yield LOST_AT_RESTART
+
+    def _remove_users(self, *names: str) -> None:
+        failpoints.step("remove users", lambda: self._client.execute_command("ACL", "DELUSER", *names))
+
+
+def entry_of(id: str, record: Mapping[str, str], offered: bool, now_ms: int) -> Entry:
+    """Judges a record. `offered`: whether its grant is still there to be claimed."""
+    times = {key: int(value) if value.isdecimal() else 0 for key, value in record.items() if key.endswith("_ms")}
+    issued_ms, expires_ms = times.get("issued_ms", 0), times.get("expires_ms", 0)
+    state: State
+    if "revoked_ms" in times:
+        state, since_ms = "revoked", times["revoked_ms"]
+    elif "claimed_ms" in times:
+        state, since_ms = "claimed", times["claimed_ms"]
+    elif now_ms >= expires_ms:
+        state, since_ms = "expired", expires_ms
+    elif offered:
+        state, since_ms = "open", issued_ms
+    else:  # the machine that took the grant did not get as far as reading it
+        state, since_ms = "claimed", issued_ms
+    host = re.sub(r"[^\w.-]", "?", record.get("host", ""))[:MOST_HOST]
+    return Entry(id, record.get("name", ""), state, since_ms, expires_ms, host)
+
+
+class Guest:
+    """One invitation, for the machine that has its token. `client` is a connection as the guest."""
+
+    def __init__(self, client: redis.Redis, run: str, id: str) -> None:
+        self._client: Any = client
+        self._run = run
+        self._id = id
+        self._keys = InvitationKeys(run)
+
+    def now_ms(self) -> int:
+        """Returns the server's clock."""
+        return _milliseconds(self._client.time())
+
+    def may_invite(self, public_key: str) -> bool:
+        """Returns whether the server knows this key as one that signs invitations to the run."""
+        return bool(self._client.sismember(self._keys.inviters, public_key))
+
+    def own_host(self) -> str:
+        """Returns the address of this machine as the server sees it."""
+        return str(self._client.client_info()["addr"]).rpartition(":")[0].strip("[]")
+
+    def peers(self) -> list[str]:
+        """Returns the addresses (`host:port`) of some workers that can be reached by others."""
+        keys = Keys(self._run)
+        names = [_text(name) for name in self._client.zrange(keys.workers, 0, -1)]
+        found = (self._client.hget(keys.peer(name), "address") for name in reversed(names))
+        places = (_text(address) for address in found if address)
+        return [place for place, _ in zip(places, range(MOST_PEERS), strict=False)]
+
+    def claim(self, nonce: str, host: str) -> bytes | None:
+        """Takes the grant, under a name with `nonce` in it, and reads it; None if it is not there (any more).
+
+        It may be called again, with the same nonce, after a lost reply.
+        """
+        keys = self._keys
+        mine = keys.claimed(self._id, nonce)
+        if self._client.get(mine) is None:
+            try:
+                failpoints.step("claim grant", lambda: self._client.rename(keys.offered(self._id), mine))
+            except redis.ResponseError as error:
+                if "no such key" not in str(error):
+                    raise
+                return None
+        now_ms = self.now_ms()
+        with self._client.pipeline(transaction=True) as move:
+            move.hsetnx(keys.record(self._id), "claimed_ms", now_ms).hsetnx(keys.record(self._id), "host", host)
+            move.get(mine)
+            grant: bytes | None = failpoints.step("read grant", move.execute)[-1]
+        return grant
+
+
+def _text(word: bytes) -> str:
+    return word.decode("utf-8", "replace")
+
+
+def _milliseconds(time: tuple[int, int]) -> int:
+    seconds, microseconds = time
+    return seconds * 1000 + microseconds // 1000

@@ -1,0 +1,99 @@
+"""What a machine lacks is judged from what its driver, its disk, its clock and its network say."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from echo_queue.config import Config
+from echo_queue.invitation import machine
+from echo_queue.invitation.machine import Gpu, gpus_of
+
+LISTING = "0, NVIDIA L4, 23034, 535.183.01\n1, NVIDIA L4, 23034, 535.183.01\n"
+GB = 10**9
+
+
+def said(problems: "Iterator[machine.Problem]") -> list[str]:
+    return [f"{problem.where}: {problem.what}" for problem in problems]
+
+
+def test_the_lines_of_nvidia_smi_are_read() -> None:
+    assert gpus_of(LISTING)[1] == Gpu("1", "NVIDIA L4", 23034 << 20, "535.183.01")
+    assert gpus_of("No devices were found\n") == []
+    assert machine.gpus(("nowhere-to-be-found",)) == machine.gpus(("false",)) == []
+
+
+@pytest.mark.parametrize(
+    ("engine", "found", "cuda", "size", "words"),
+    [
+        ("vllm", "", 12, 0, "nvidia-smi shows none"),
+        ("vllm", LISTING, 12, 40 * GB, "has 24 GB, and the model takes 40 GB"),
+        ("transformers", LISTING, 13, 0, "has driver 535.183.01, and torch was built for CUDA 13, which needs 580"),
+        ("vllm", LISTING, 12, 8 * GB, ""),
+        ("transformers", "", 12, 40 * GB, ""),
+        ("vllm", "", 0, 0, ""),
+        ("http", "", 12, 0, ""),
+    ],
+)
+def test_an_engine_names_the_gpu_that_it_lacks(engine: str, found: str, cuda: int, size: int, words: str) -> None:
+    problems = said(machine.gpu_problems(engine, gpus_of(found), cuda, size))
+    assert words in "\n".join(problems)
+    assert bool(problems) == bool(words)
+
+
+def test_several_gpus_need_several_workers() -> None:
+    assert "this machine has 2" in said(machine.gpu_warnings(gpus_of(LISTING), {}))[0]
+    assert said(machine.gpu_warnings(gpus_of(LISTING), {"CUDA_VISIBLE_DEVICES": "1"})) == []
+
+
+def test_a_full_disk_and_a_clock_that_is_wrong_are_named(tmp_path: Path) -> None:
+    assert said(machine.disk_problems(tmp_path, 0)) == []
+    assert "a cache of it take" in said(machine.disk_problems(tmp_path, 10**15))[0]
+    assert said(machine.clock_problems(1_000_000, 1_029_000)) == []
+    assert said(machine.clock_problems(1_095_000, 1_000_000)) == ["clock: is 95 s ahead of Redis' clock"]
+    assert said(machine.clock_problems(0, 31_000)) == ["clock: is 31 s behind Redis' clock"]
+
+
+@pytest.mark.parametrize(
+    ("own", "seen", "behind"),
+    [
+        ("192.168.1.5", "203.0.113.9", True),
+        ("203.0.113.9", "203.0.113.9", False),
+        ("::1", "127.0.0.1", False),
+        ("::ffff:10.0.0.1", "10.0.0.1", False),
+        ("", "203.0.113.9", False),
+    ],
+)
+def test_a_machine_is_behind_a_nat_if_redis_sees_another_address(own: str, seen: str, behind: bool) -> None:
+    assert machine.is_behind_nat(own, seen) == behind
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener
+
+
+def test_ways_that_are_closed_are_named(listener: socket.socket) -> None:
+    port = listener.getsockname()[1]
+    settings = {"run": {"name": "r", "dir": "r"}, "weights": {"peer_port": port}}
+    assert f"{port} cannot be used here" in said(machine.peer_port_problems(Config.model_validate(settings)))[0]
+    assert said(machine.store_problems(f"http://127.0.0.1:{port}")) == []
+    assert "cannot be reached from here" in said(machine.store_problems("http://127.0.0.1:1"))[0]
+    assert machine.host_towards(f"rediss://127.0.0.1:{port}/0") == "127.0.0.1"
+    assert machine.host_towards("redis+sentinel://127.0.0.1:26379,10.0.0.1:26379/mine/0") == "127.0.0.1"
+
+
+def test_one_worker_that_greets_is_enough(listener: socket.socket) -> None:
+    def greet() -> None:
+        with listener.accept()[0] as peer:
+            peer.sendall(b"EQ1 100 mark\r\n\r\n")
+
+    assert said(machine.peer_warnings([])) == []
+    assert "none of the run's workers" in said(machine.peer_warnings(["127.0.0.1:1", "nonsense"]))[0]
+    greeter = threading.Thread(target=greet)
+    greeter.start()
+    assert said(machine.peer_warnings(["127.0.0.1:1", f"127.0.0.1:{listener.getsockname()[1]}"])) == []
+    greeter.join(10)
