@@ -52,7 +52,7 @@ class UnfitPromptError(PromptError):
 
 
 class FencedError(EchoQueueError):
-    """Another learner has taken over this run (a newer lineage exists); this one must stop."""
+    """Another learner has taken over this run (a newer lineage exists), or another controller its fleet."""
 
 
 class SetBackError(EchoQueueError):

@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from echo_queue import __version__
-from echo_queue.queue import Heartbeat, WorkerQueue
+from echo_queue.queue import Heartbeat, WorkerOrder, WorkerQueue
 from echo_queue.queue.generation_times import GenerationTimes
 from echo_queue.queue.types import Departure
 from echo_queue.records import Published, Version
@@ -65,7 +65,8 @@ class LeaseKeeper(threading.Thread):
 
     `accepted` returns the number of groups that the queue has accepted so far, and `generation_s` the times of the last
     of them. `fetched` has the weight bytes fetched so far, by source; all but those from the "store" came from other
-    workers. Other threads count all three.
+    workers. Other threads count all three. `obey` is called with the order of the fleet's controller that answers a
+    heartbeat, if there is one.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class LeaseKeeper(threading.Thread):
         generation_s: Callable[[], Sequence[float]],
         fetched: Mapping[str, int],
         place: Place,
+        obey: Callable[[WorkerOrder], None],
     ) -> None:
         super().__init__(name="lease keeper", daemon=True)
         self.state = "starting"
@@ -96,6 +98,7 @@ class LeaseKeeper(threading.Thread):
         self._group_rate = GroupRate(began_s)
         self._error: Exception | None = None
         self._fetched = fetched
+        self._obey = obey
         self._serving = self._reported = Serving(engine.version)
         self._joined = False
         self._wake = threading.Event()
@@ -109,8 +112,10 @@ class LeaseKeeper(threading.Thread):
                 if self._closed:
                     return
                 serving = self._serving
-                self._queue.heartbeat(self._worker, self._heartbeat(serving), self._every_s)
+                order = self._queue.heartbeat(self._worker, self._heartbeat(serving), self._every_s)
                 self._reported = serving
+                if order is not None:
+                    self._obey(order)
             except Exception as error:
                 self._error = error
                 return

@@ -1,4 +1,5 @@
-"""The shutdown of a worker: on a signal, or because its machine is taken away (`workers.preemption`).
+"""The shutdown of a worker: on a signal, because its machine is taken away (`workers.preemption`), or on an order of
+the fleet's controller.
 
 - The main thread leaves by itself, at once: it stores its partial rollouts, hands its tasks back, and exits with 0.
 - If the main thread is stuck (an environment hangs, a server is away), the `ShutdownThread` hands the tasks back and
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from echo_queue.launch.signals import ENDING, dispatch_signals
-from echo_queue.queue import WorkerQueue
+from echo_queue.queue import WorkerOrder, WorkerQueue
 from echo_queue.queue.types import Departure
 from workers.held_leases import HeldLeases
 
@@ -62,6 +63,13 @@ class Shutdown(threading.Event):
                 return
             self._resting.set()
         log.info("leasing nothing more: %s", why)
+
+    def obey(self, order: WorkerOrder) -> None:
+        """Rests or leaves, as the fleet's controller has ordered."""
+        if order.word == "rest":
+            self.rest("the fleet's controller needs this machine no longer")
+        else:
+            self.leave("the fleet's controller dismisses this machine", order.within_s or None, "dismissed")
 
 
 def on_signals(shutdown: Shutdown) -> None:

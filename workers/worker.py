@@ -70,6 +70,7 @@ def work(
             generation_s=lambda: completer.generation_s,
             fetched=weights.fetched,
             place=Place(config.rollout.pool, config.rollout.machine or socket.gethostname()),
+            obey=shutdown.obey,
         )
         lease_keeper.start()
         ends.callback(lease_keeper.close)

@@ -99,6 +99,7 @@ class WaitingWorker:
             accepted=lambda: 0,
             generation_s=tuple,
             fetched={},
+            obey=lambda order: None,
             place=Place("", name),
         )
         fetcher = Fetcher(loops, load, PeerDirectory(caller), Peer(name, "default", f"{name}:1", rate=1_000_000))

@@ -131,6 +131,46 @@ class Pool(Engine):
     """What a byte costs that comes from the store. Left out: nothing, as within a region."""
 
 
+Command = tuple[Text, ...]
+
+
+class Controller(Table):
+    """What `echo-queue fleet` may do, and by which driver. The plan does not read it (docs/fleet.md)."""
+
+    driver: Literal["local", "command"] = "local"
+    """`local`: worker processes of this machine. `command`: the commands below."""
+    up: Command = ()
+    """Command that starts a machine; it gets the machine's name and its pool."""
+    down: Command = ()
+    """Command that ends machines; it gets their names."""
+    list: Command = ()
+    """Command that prints the machines that exist."""
+    offers: Command = ()
+    """Command that prints prices and what can be had now. Left out: what the pools say."""
+    deadline_s: Annotated[float, Field(gt=0)] = 60.0
+    """Time for each command."""
+    usd: Annotated[float, Field(gt=0)] | None = None
+    """The most that the pools may cost in all."""
+    machines: Count = 1000
+    """The most machines of all pools together, those that are leaving included."""
+    every_s: Annotated[float, Field(gt=0)] = 10.0
+    """Time between two decisions."""
+    calm_s: Annotated[float, Field(ge=0)] = 600.0
+    """How long a cheaper fleet must have been possible before machines are dismissed for it."""
+    saving: Annotated[float, Field(ge=0, lt=1)] = 0.02
+    """The least share of the cost that is worth it."""
+    measure_s: Annotated[float, Field(gt=0)] = 120.0
+    """How long the same machines must have served before their measured rates count."""
+    silent_s: Annotated[float, Field(gt=0)] = 90.0
+    """A machine whose workers are silent for longer is replaced, and goes on."""
+    lost_s: Annotated[float, Field(gt=0)] = 900.0
+    """A machine whose workers are silent for longer is ended."""
+    rest_s: Annotated[float, Field(ge=0)] = 60.0
+    """Time in which a dismissed machine may finish its groups."""
+    leave_s: Annotated[float, Field(gt=0)] = 60.0
+    """Time in which it must then leave; after it the machine is ended."""
+
+
 class Fleet(Table):
     """The whole file."""
 
@@ -144,3 +184,4 @@ class Fleet(Table):
     prices: Prices = Prices()
     budget: Budget = Budget()
     centralised: Centralised | None = None
+    controller: Controller = Controller()

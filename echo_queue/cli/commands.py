@@ -156,6 +156,32 @@ def learner(config: ConfigFile) -> None:
     become("learner", config)
 
 
+@app.command(rich_help_panel=ROLES)
+def fleet(
+    config: ConfigFile,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FLEET", help="TOML file of the fleet.", show_default=False)
+    ] = None,
+    *,
+    act: Annotated[bool, typer.Option("--act", help="Start and dismiss machines, and not only say which.")] = False,
+    pause: Annotated[bool, typer.Option("--pause", help="Make the leader order nothing, and end.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Undo --pause, and end.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Rent and dismiss machines so that the learner of CONFIG is busy at the least price. FLEET has pools and caps.
+
+    Without FLEET: who leads the fleet, and how many machines of each pool it wants.
+    """
+    from echo_queue.cli import fleet as commands
+
+    if pause or resume:
+        commands.pause(config, paused=pause)
+    elif file is None:
+        commands.show(config, as_json=as_json)
+    else:
+        commands.control(config, file, act=act)
+
+
 @app.command(rich_help_panel=PREPARE)
 def prepare(config: ConfigFile) -> None:
     """Make a Redis and an object store of your own ready for the run, and end: once, as user admin. It changes nothing

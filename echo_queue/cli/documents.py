@@ -14,7 +14,7 @@ from echo_queue.cli.transcript import Transcript
 from echo_queue.errors import Problem
 from echo_queue.estimate import RunEstimate
 from echo_queue.invitation.register import State
-from echo_queue.queue import Audit, FailedSet, Status
+from echo_queue.queue import Audit, FailedSet, FleetStatus, Status
 from echo_queue.queue.dead_causes import DeadCause
 from echo_queue.queue.pool_status import PoolStatus
 from echo_queue.records import Version
@@ -146,6 +146,7 @@ def documents() -> Mapping[str, Any]:
         "estimate": RunEstimate,
         "plan": Plan,
         "simulate": SimulationDocument,
+        "fleet": FleetStatus,
         "invitations": tuple[InvitationEntry, ...],
         "weights ls": tuple[VersionEntry, ...],
         "weights show": ManifestDocument,

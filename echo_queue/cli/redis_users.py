@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import cast
 
 from echo_queue.config import Config
-from echo_queue.connections.secrets import ROLES, Role, external_redis_password
+from echo_queue.connections.secrets import OPTIONAL, ROLES, Role, external_redis_password
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.services.redis_server import acl_file
 from echo_queue.services.serving import users
@@ -12,7 +12,8 @@ from echo_queue.services.serving import users
 
 def print_acl_file(config: Config) -> None:
     """Prints the file. Raises `ConfigError` unless each role has a user name and a password of its own."""
-    passwords = {role: external_redis_password(role=role) for role in ROLES}
+    found = {role: external_redis_password(role=role) for role in ROLES}
+    passwords = {role: password for role, password in found.items() if password or role not in OPTIONAL}
     if problems := tuple(_problems(config, passwords)):
         raise ConfigError(*problems)
     print(acl_file(users(config.run.name, cast(dict[Role, str], passwords), config.redis.username)), end="")

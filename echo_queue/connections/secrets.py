@@ -20,10 +20,12 @@ import orjson
 from echo_queue.atomic_file import write_atomically
 from echo_queue.errors import Problem, ServiceError
 
-Role = Literal["admin", "submitter", "worker", "learner", "monitor", "celery"]
+Role = Literal["admin", "submitter", "worker", "learner", "monitor", "controller", "celery"]
 SIGNING_KEY = "ECHO_QUEUE_LEARNER_SIGNING_KEY"
 ENGINE_KEY = "ECHO_QUEUE_HTTP_API_KEY"
 ROLES: tuple[Role, ...] = get_args(Role)
+OPTIONAL: tuple[Role, ...] = ("controller",)
+"""Roles that a run may do without, and whose user a server of one's own need not have."""
 
 
 @dataclass(frozen=True)

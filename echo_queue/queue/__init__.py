@@ -5,6 +5,7 @@ themselves are the Redis Functions of `library/`.
 """
 
 from echo_queue.queue.caller import Caller
+from echo_queue.queue.fleet import FleetQueue
 from echo_queue.queue.learner import LearnerQueue
 from echo_queue.queue.monitor import Monitor
 from echo_queue.queue.operator import Admin, Operator
@@ -20,6 +21,7 @@ from echo_queue.queue.types import (
     Drained,
     FailedChunk,
     FailedSet,
+    FleetStatus,
     Heartbeat,
     Joined,
     LatestWeights,
@@ -35,8 +37,10 @@ from echo_queue.queue.types import (
     Status,
     SubmissionCounts,
     SubmissionStatus,
+    Term,
     UpdateRecord,
     Upstream,
+    WorkerOrder,
     WorkerStatus,
 )
 from echo_queue.queue.worker import WorkerQueue
@@ -51,6 +55,8 @@ __all__ = [
     "Drained",
     "FailedChunk",
     "FailedSet",
+    "FleetQueue",
+    "FleetStatus",
     "Heartbeat",
     "Joined",
     "LatestWeights",
@@ -73,9 +79,11 @@ __all__ = [
     "SubmissionCounts",
     "SubmissionStatus",
     "SubmitterQueue",
+    "Term",
     "TrustedWeights",
     "UpdateRecord",
     "Upstream",
+    "WorkerOrder",
     "WorkerQueue",
     "WorkerStatus",
 ]

@@ -6,6 +6,8 @@
   counter that the identity is checked with. Of other workers' results it can read only partial rollouts, because it may
   have to continue them. The single commands that completing needs are also open to it by hand: it can delete entries of
   tasks, add entries to replay, and change places in `open`. The audit shows such changes (docs/reliability.md).
+- A controller reads what a monitor does, and may lead a fleet and order workers to rest or to leave. So its holder can
+  stop a run, and neither change its tasks nor see its secrets.
 - A worker may also wake a learner that waits, say who waits for tasks, and take the offer of one, for which another
   worker then wakes some seconds later.
 - A worker may also write which peer fetches weights from which. A wrong entry costs other workers time at most, because
@@ -59,6 +61,7 @@ WORKER: tuple[Grant, ...] = (
     ("~", "+hincrby", ("tallies",)),
     ("~", "+get +set", ("token:*",)),
     ("%W~", "+hset +pexpire +exists", ("worker:*",)),
+    ("%R~", "+get", ("order:*",)),
     ("~", "+hmget +hget +hset +del +pexpire", ("peer:*",)),
     ("~", "+zadd +zscore +zrange +pexpire", ("chain:*",)),
     ("~", "+hget +hset +pexpire", ("feeds:*",)),
@@ -89,6 +92,11 @@ SUBMITTER: tuple[Grant, ...] = (
     ("~", "+llen +lpop", ("redo",)),
     ("%W~", "+set", ("confirmed",)),
 )
+CONTROLLER_CALLS = ("lead", "plan", "order", "resign", "pause", "confirm")
+CONTROLLER: tuple[Grant, ...] = (
+    ("%W~", "+hset +hdel +del", ("fleet", "fleet_wanted")),
+    ("%W~", "+set", ("order:*", "confirmed")),
+)
 
 
 def rules(role: Role, run: str, celery_prefix: str, celery_db: int = 0) -> str:
@@ -100,26 +108,34 @@ def rules(role: Role, run: str, celery_prefix: str, celery_db: int = 0) -> str:
     prefix, run_keys = Keys(run).prefix, Keys(run).run_keys
     match role:
         case "admin":
-            return "~* &* +@all"
+            words = ["~* &* +@all"]
         case "worker":
-            return " ".join([*_narrow(prefix, WORKER_CALLS, WORKER), f"(%R~{run_keys} +hgetall)"])
+            words = [*_narrow(prefix, WORKER_CALLS, WORKER), f"(%R~{run_keys} +hgetall)"]
         case "submitter":
-            return " ".join(_narrow(prefix, SUBMITTER_CALLS, SUBMITTER))
+            words = [*_narrow(prefix, SUBMITTER_CALLS, SUBMITTER)]
         case "learner":
-            return (
-                f"~{prefix}* ~{run_keys} -@all {SESSION} +@read +@write -@dangerous {INFO} {BLIND} "
-                "-function +fcall +fcall_ro"
-            )
+            words = [
+                f"~{prefix}* ~{run_keys} -@all {SESSION} +@read +@write -@dangerous {INFO} {BLIND}",
+                "-function +fcall +fcall_ro",
+            ]
         case "monitor":
-            look = "+client|list +latency|latest +memory|usage +command|docs"
-            return f"%R~{prefix}* -@all {SESSION} +@read -@dangerous {INFO} {BLIND} +fcall_ro {look}"
+            words = ["-@all", _reading(prefix), "+client|list +latency|latest +memory|usage +command|docs"]
+        case "controller":
+            own, *grants = _narrow(prefix, CONTROLLER_CALLS, CONTROLLER)
+            words = [own, _reading(prefix), *grants]
         case "celery":
             base = f"{celery_prefix}/{celery_db}."
             # A pattern subscription is allowed only if its very pattern is granted.
             channels = f"&{base}celery.pidbox &{base}celeryev/* &{base}celeryev/worker.*"
             channels += f" &{celery_prefix}celery-task-meta-*"
             commands = "+@connection +@read +@write +@pubsub +@transaction +time -@dangerous"
-            return f"~{celery_prefix}* {channels} -@all {commands} {BLIND} -function {SCRIPTS}"
+            words = [f"~{celery_prefix}* {channels} -@all {commands} {BLIND} -function {SCRIPTS}"]
+    return " ".join(words)
+
+
+def _reading(prefix: str) -> str:
+    """Returns the rules for reading all of a run but its secrets."""
+    return f"%R~{prefix}* {SESSION} +@read -@dangerous {INFO} {BLIND} +fcall_ro"
 
 
 def guest_rules(run: str, id: str) -> str:

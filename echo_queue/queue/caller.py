@@ -202,6 +202,8 @@ class Caller:
         code, _, rest = text.partition(" ")
         if code == "EQFENCED":
             raise FencedError(Problem(self.where, rest, "stop this learner: another one has the run")) from None
+        if code == "EQDEPOSED":
+            raise FencedError(Problem(self.where, rest, "leave the fleet to the one that leads")) from None
         if code == "EQAHEAD":
             what = f"Redis has forgotten what it had acknowledged: {rest}"
             raise SetBackError(Problem(self.where, what, "start the learner again: it goes on from its checkpoint"))

@@ -41,6 +41,8 @@ class Keys:
         self.settled_ids = self.prefix + "settled_ids"
         self.drained = self.prefix + "drained"
         self.workers = self.prefix + "workers"
+        self.fleet = self.prefix + "fleet"
+        self.fleet_wanted = self.prefix + "fleet_wanted"
         self.idle = self.prefix + "idle"
         self.weight_events = self.prefix + "weight_events"
         self.arrivals = self.prefix + "arrivals"
@@ -73,6 +75,9 @@ class Keys:
 
     def worker(self, name: str) -> str:
         return f"{self.prefix}worker:{name}"
+
+    def order(self, worker: str) -> str:
+        return f"{self.prefix}order:{worker}"
 
     def offer(self, worker: str) -> str:
         return f"{self.prefix}offer:{worker}"

@@ -12,7 +12,7 @@ from echo_queue.queue.caller import Caller, Client, answers
 from echo_queue.queue.payloads import Payloads
 from echo_queue.queue.published_weights import PublishedWeights
 from echo_queue.queue.submitter import Submissions
-from echo_queue.queue.types import Audit, DeadTask, Status, UpdateRecord, WorkerStatus
+from echo_queue.queue.types import Audit, DeadTask, FleetStatus, Status, UpdateRecord, WorkerStatus
 from echo_queue.records import BASE, Group, PartialGroup, Version
 
 if TYPE_CHECKING:
@@ -101,6 +101,20 @@ class Monitor(RunState, PublishedWeights, Submissions):
     def __init__(self, caller: Caller, payloads: Payloads | None = None) -> None:
         super().__init__(caller)
         self._payloads = payloads or Payloads()
+
+    def fleet(self) -> FleetStatus:
+        """Returns who leads the run's fleet and what it wants."""
+        client, keys = self._caller.client, self._caller.keys
+
+        def look() -> list[Any]:
+            pipe = client.pipeline(transaction=False)
+            pipe.hgetall(keys.fleet)
+            pipe.hgetall(keys.fleet_wanted)
+            pipe.time()
+            return answers(pipe.execute(raise_on_error=False))
+
+        held, wanted, (seconds, micros) = self._caller.persist("fleet", look)
+        return replies.fleet_of(held, wanted, seconds * 1000 + micros // 1000)
 
     def updates(self, after: Version = BASE) -> list[UpdateRecord]:
         """Returns what the updates after this version reported, by lineage and version; those of versions that a later

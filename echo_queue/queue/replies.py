@@ -16,6 +16,7 @@ from echo_queue.queue.types import (
     DeadTask,
     Drained,
     FailedChunk,
+    FleetStatus,
     Heartbeat,
     Joined,
     LatestWeights,
@@ -25,8 +26,10 @@ from echo_queue.queue.types import (
     Status,
     StoredPartial,
     SubmissionStatus,
+    Term,
     UpdateRecord,
     Upstream,
+    WorkerOrder,
     WorkerStatus,
 )
 from echo_queue.records import Group, PromptShard, Published, Task, Version
@@ -225,6 +228,25 @@ def heartbeat_of(words: Mapping[str, str]) -> Heartbeat:
         machine=words.get("machine", ""),
         generation=GenerationTimes.parse(words.get("generation", "")),
     )
+
+
+def order_of(reply: bytes) -> WorkerOrder | None:
+    """Returns the order in the answer to a heartbeat; None if there is none, or none of this release."""
+    word, _, within_ms = text(reply).partition(" ")
+    if word not in ("rest", "leave") or not within_ms.isdecimal():
+        return None
+    return WorkerOrder("rest" if word == "rest" else "leave", int(within_ms) / 1000)
+
+
+def term_of(reply: Sequence[Any]) -> Term:
+    number, leader, plan, paused, now_ms = reply
+    return Term(number, text(leader), plan, bool(paused), now_ms / 1000)
+
+
+def fleet_of(held: Mapping[bytes, bytes], wanted: Mapping[bytes, bytes], now_ms: int) -> FleetStatus:
+    leads_ms = max(0, int(held.get(b"until_ms", 0)) - now_ms)
+    machines = {text(pool): int(count) for pool, count in sorted(wanted.items())}
+    return FleetStatus(text(held.get(b"leader", b"")), leads_ms, b"paused" in held, machines)
 
 
 def latest_weights_of(announced: Sequence[bytes | None], published: Mapping[bytes, bytes]) -> LatestWeights:

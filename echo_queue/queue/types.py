@@ -18,9 +18,9 @@ from echo_queue.records.group_codec import GROUP_MAX_BYTES
 Complaint = Literal["bad", "unreachable", "dry"]
 Late = Literal["requeue", "wait"]
 Order = Literal["sequential", "shuffled"]
-Departure = Literal["finished", "preempted", "rest", "stopped", "error"]
+Departure = Literal["finished", "preempted", "rest", "dismissed", "stopped", "error"]
 """Why a worker left: the run is finished; its machine is taken away; it was to lease nothing more and had nothing left
-to do; a signal ended it; or it failed."""
+to do; the fleet's controller dismissed it; a signal ended it; or it failed."""
 
 
 @dataclass(frozen=True)
@@ -355,6 +355,44 @@ class Heartbeat:
     """The machine on which the worker runs; empty if it is not known."""
     generation: GenerationTimes = field(default_factory=GenerationTimes)
     """Times from lease to acceptance of the groups accepted last that this worker generated from their beginning."""
+
+
+@dataclass(frozen=True)
+class WorkerOrder:
+    """The order of a fleet's controller to a worker. `rest`: lease nothing more, finish, and leave.
+
+    `leave`: store partial rollouts, hand all tasks back, and leave within `within_s`.
+    """
+
+    word: Literal["rest", "leave"]
+    within_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Term:
+    """The answer to a controller that would lead. `number` is 0 while another one, `leader`, does.
+
+    `plan`: what the leader, or the one before, was about to do; empty if there was none. `now_s`: the server's clock.
+    """
+
+    number: int
+    leader: str
+    plan: bytes
+    paused: bool
+    now_s: float
+
+
+@dataclass(frozen=True)
+class FleetStatus:
+    """Who leads the fleet, and the machines that it wants of each pool.
+
+    `leader` is empty if nobody ever led it. `leads_ms`: for how long it still leads; 0: nobody does.
+    """
+
+    leader: str
+    leads_ms: int
+    paused: bool
+    wanted: Mapping[str, int]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from echo_queue.queue.events import Offers, WeightEvents
 from echo_queue.queue.payloads import Payloads
 from echo_queue.queue.published_weights import TrustedWeights
 from echo_queue.queue.sent_progress import SentProgress, Step
-from echo_queue.queue.types import Departure, Heartbeat, Lease, Outcome, Stored
+from echo_queue.queue.types import Departure, Heartbeat, Lease, Outcome, Stored, WorkerOrder
 from echo_queue.records import Group, PartialGroup, Version
 
 if TYPE_CHECKING:
@@ -121,10 +121,13 @@ class WorkerQueue(TrustedWeights, WeightEvents, Offers):
         self._payloads.discard(refused)
         return outcomes
 
-    def heartbeat(self, worker: str, heartbeat: Heartbeat, every_s: float = 1.0) -> None:
-        """Records a heartbeat. It expires once `BEATS_MISSED` of them, `every_s` apart, are missing."""
+    def heartbeat(self, worker: str, heartbeat: Heartbeat, every_s: float = 1.0) -> WorkerOrder | None:
+        """Records a heartbeat. It expires once `BEATS_MISSED` of them, `every_s` apart, are missing.
+
+        Returns what the fleet's controller has ordered this worker to do, if anything.
+        """
         expire_ms = round(1000 * BEATS_MISSED * every_s)
-        self._caller.call("heartbeat", worker, expire_ms, *replies.heartbeat_words(heartbeat))
+        return replies.order_of(self._caller.call("heartbeat", worker, expire_ms, *replies.heartbeat_words(heartbeat)))
 
     def leave(self, worker: str, why: Departure = "stopped") -> None:
         """Removes `worker`, which ends, from the list, and counts why.

@@ -18,7 +18,7 @@ from echo_queue.config import Config
 from echo_queue.connections import store_check
 from echo_queue.connections.connect import connect_redis, connect_store
 from echo_queue.connections.endpoints import CELERY_PREFIX, EMBEDDED, announce, services_dir
-from echo_queue.connections.secrets import ROLES, Role, generate
+from echo_queue.connections.secrets import OPTIONAL, ROLES, Role, generate
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.launch.liveness import LivenessThread
@@ -135,7 +135,8 @@ def _users_there(client: redis.Redis, config: Config) -> str:
         known = {name.decode() if isinstance(name, bytes) else name for name in client.acl_users()}
     except redis.ResponseError as error:
         return f"Redis does not say which users it has ({error}): compare them with `echo-queue redis-users`"
-    missing = [name for role in ROLES if (name := config.redis.username.replace("{role}", role)) not in known]
+    needed = {config.redis.username.replace("{role}", role) for role in ROLES if role not in OPTIONAL}
+    missing = [name for name in sorted(needed) if name not in known]
     if missing:
         return f"Redis has no user {', '.join(missing)}: load the ACL file that `echo-queue redis-users` prints"
     return "Redis has a user for each role"
@@ -202,9 +203,12 @@ class Watched:
 
 
 def users(run: str, passwords: Mapping[Role, str], name: str = "{role}") -> list[User]:
-    """Returns one Redis user per role; `admin` comes first. In `name`, `{role}` stands for the role."""
+    """Returns one Redis user per role that has a password; `admin` comes first.
+
+    In `name`, `{role}` stands for the role.
+    """
     prefix = CELERY_PREFIX.format(run=run)
-    return [User(name.replace("{role}", role), passwords[role], rules(role, run, prefix)) for role in ROLES]
+    return [User(name.replace("{role}", role), passwords[role], rules(role, run, prefix)) for role in passwords]
 
 
 def serve(config: Config, stop: threading.Event | None = None, backoff: RestartBackoff = BACKOFF) -> None:

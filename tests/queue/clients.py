@@ -14,6 +14,7 @@ from echo_queue.queue import (
     Admin,
     Caller,
     Drained,
+    FleetQueue,
     LearnerQueue,
     Monitor,
     Payloads,
@@ -86,6 +87,10 @@ class Clients(WorkerQueue, PeerDirectory, SubmitterQueue, Monitor, Admin):  # ty
     def learner(self, lineage: int = 0) -> LearnerQueue:
         """Another client of a learner, as the product has it."""
         return LearnerQueue(self._caller, self._payloads, lineage)
+
+    def controller(self, name: str) -> FleetQueue:
+        """A client of a controller, as the product has it."""
+        return FleetQueue(self._caller, name)
 
     def _of(self, lineage: int) -> LearnerQueue:
         return self._learners.setdefault(lineage, self.learner(lineage))

@@ -11,7 +11,17 @@ from redis.exceptions import NoPermissionError
 
 from echo_queue.connections.secrets import ROLES, Role
 from echo_queue.errors import Problem, ServiceError
-from echo_queue.queue import Chunk, Heartbeat, Outcome, Peer, PromptSet, RunKeys, UpdateRecord
+from echo_queue.queue import (
+    Chunk,
+    FleetQueue,
+    Heartbeat,
+    Outcome,
+    Peer,
+    PromptSet,
+    RunKeys,
+    UpdateRecord,
+    WorkerOrder,
+)
 from echo_queue.queue.acl import rules
 from echo_queue.queue.keys import Keys
 from echo_queue.records import PartialGroup, PromptShard, Published, Version
@@ -304,6 +314,43 @@ def _hostile(keys: Keys) -> list[list[str]]:
         "GET eq:{other}:state",
     ]
     return [command.split(" ") for command in commands]
+
+
+def test_a_controller_leads_orders_and_reads_and_does_no_more(queue: Clients, acting: As) -> None:
+    harness = QueueHarness(queue)
+    harness.complete(harness.lease(2))
+    queue.publish_keys(0, TRUST)
+    admitted = acting("controller")
+    controller = FleetQueue(admitted.caller, "c1")
+    assert controller.lead(60.0).number == 1
+    controller.plan(b"plan", {"spot": 2})
+    controller.order(WorkerOrder("rest"), ["w1"])
+    assert acting("worker").heartbeat("w1", Heartbeat("engine", harness.version, "idle")) == WorkerOrder("rest")
+    controller.pause(paused=True)
+    assert controller.status().workers[0].name == "w1"
+    assert controller.audit().ok
+    fleets = [acting(role).fleet() for role in ("monitor", "controller")]
+    assert [fleet.leader for fleet in fleets] == ["c1", "c1"]
+    controller.resign()
+    keys, client = queue.keys, admitted.client
+    forbidden: list[Callable[[], Any]] = [
+        lambda: admitted.lease("c1", harness.version, 1),
+        lambda: admitted.complete("c1", []) or admitted.leave("w1"),
+        lambda: admitted.bury("a/0/0", "spite"),
+        lambda: admitted.advance(0, 1, 0, 1.0),
+        admitted.admit,
+        admitted.run_keys,
+        admitted.install,
+        lambda: client.hset(keys.state, "v", 9),
+        lambda: client.hset(keys.worker("w1"), "state", "mine"),
+        lambda: client.zrem(keys.workers, "w1"),
+        lambda: client.delete(keys.order("w1")),
+        lambda: client.xadd(keys.tasks, {"id": "a/0/0"}),
+        lambda: client.set("elsewhere", 1),
+    ]
+    assert [number for number, attempt in enumerate(forbidden) if not _refused(attempt)] == []
+    for role in ("worker", "submitter", "monitor"):
+        assert _refused(partial(FleetQueue(acting(role).caller, "mine").lead, 60.0)), role
 
 
 def test_nobody_but_admin_changes_the_functions_or_looks_at_other_keys(queue: Clients, acting: As) -> None:

@@ -13,6 +13,7 @@ import pytest
 from echo_queue.connections.secrets import Role
 from echo_queue.queue import (
     Admin,
+    FleetQueue,
     LearnerQueue,
     Monitor,
     Operator,
@@ -22,11 +23,21 @@ from echo_queue.queue import (
     WorkerQueue,
     library,
 )
-from echo_queue.queue.acl import SUBMITTER_CALLS, WORKER_CALLS, rules
+from echo_queue.queue.acl import CONTROLLER_CALLS, SUBMITTER_CALLS, WORKER_CALLS, rules
 from echo_queue.queue.caller import Client
 from echo_queue.queue.payload_fields import COMPLETE_WORDS, PROGRESS_WORDS
 
-CLIENTS = (WorkerQueue, PeerDirectory, TrustedWeights, SubmitterQueue, LearnerQueue, Operator, Admin, Monitor)
+CLIENTS = (
+    WorkerQueue,
+    PeerDirectory,
+    TrustedWeights,
+    SubmitterQueue,
+    LearnerQueue,
+    Operator,
+    Admin,
+    Monitor,
+    FleetQueue,
+)
 ASKING = ("call", "move", "ask", "_numbered", "_later")
 """Methods whose first argument names a function of the server."""
 CONFIRM = {"confirm"}
@@ -41,6 +52,7 @@ FILES = {
     "learner": (LearnerQueue,),
     "lease_expiry": (Operator,),
     "operator": (Operator,),
+    "fleet": (FleetQueue,),
     "monitor": (Monitor,),
 }
 """Lua file → the clients of its moves."""
@@ -77,6 +89,10 @@ def test_a_submitter_has_a_method_for_each_move_that_it_may_make_and_no_other() 
     assert of_role("submitter") | CONFIRM == set(SUBMITTER_CALLS)
 
 
+def test_a_controller_has_a_method_for_each_move_that_it_may_make_and_reads_besides() -> None:
+    assert of_role("controller") | CONFIRM == set(CONTROLLER_CALLS) | READ_ONLY
+
+
 def test_a_monitor_has_a_method_for_each_function_that_only_reads_and_no_other() -> None:
     assert of_role("monitor") == READ_ONLY == {name for name, reads in registered().items() if reads}
     assert "+fcall_ro" in rules("monitor", "r", "c").split() and "+fcall" not in rules("monitor", "r", "c").split()
@@ -84,7 +100,7 @@ def test_a_monitor_has_a_method_for_each_function_that_only_reads_and_no_other()
 
 def test_a_learner_may_make_all_moves_and_has_methods_for_those_of_its_own() -> None:
     assert "+fcall" in rules("learner", "r", "c").split()
-    others = set(WORKER_CALLS) | set(SUBMITTER_CALLS) - {"admit"}
+    others = set(WORKER_CALLS) | set(CONTROLLER_CALLS) | set(SUBMITTER_CALLS) - {"admit"}
     assert of_role("learner") == set(registered()) - others
     assert moves(LearnerQueue) & moves(Operator) == set()
 

@@ -29,6 +29,7 @@ def heart_of(run: WorkerHarness, folder: Path, queue: Clients, held: HeldLeases)
         generation_s=tuple,
         fetched={},
         place=Place("spot", "node-7"),
+        obey=lambda order: None,
     )
 
 

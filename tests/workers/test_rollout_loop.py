@@ -11,7 +11,7 @@ import torch
 
 from echo_queue.config import Config
 from echo_queue.errors import ConfigError, DeadlineError
-from echo_queue.queue import Lease
+from echo_queue.queue import Lease, WorkerOrder
 from echo_queue.queue.pool_status import pools_of
 from echo_queue.records import PartialGroup, PromptShard, Published, Task, Version
 from tests.queue.clients import Clients
@@ -265,16 +265,24 @@ def stored(run: WorkerHarness) -> dict[str, PartialGroup]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
-def test_another_worker_goes_on_where_one_was_taken_away(harness: Begin, tmp_path: Path, end: signal.Signals) -> None:
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL, None], ids=["SIGTERM", "SIGKILL", "dismissed"])
+def test_another_worker_goes_on_where_one_was_taken_away(
+    harness: Begin, tmp_path: Path, end: signal.Signals | None
+) -> None:
+    """… by its machine, or because the fleet's controller dismissed it."""
     endless = save_model(tmp_path / "endless", seed=0, stop=False)
     run = harness(endless, model={"base": str(endless), **ENDLESS}, rollout={"progress_s": 0.2, "grace_s": 20.0})
     run.begin(QUESTIONS[:2], tensors_of(endless), wanted=ANSWER)
     taken = run.process("w1")
     run.until(lambda: generating(run), "tokens")
     run.until(lambda: run.queue.client.hlen(run.queue.keys.partials) == 2, "partial rollouts of both")
-    os.kill(taken.pid, end)
-    assert taken.wait(timeout=120) == (0 if end == signal.SIGTERM else -9)
+    if end is None:
+        controller = Clients.connected_as(run.config, "controller").controller("c1")
+        controller.lead(60.0)
+        controller.order(WorkerOrder("leave"), ["w1"])
+    else:
+        os.kill(taken.pid, end)
+    assert taken.wait(timeout=120) == (-9 if end == signal.SIGKILL else 0)
     partials = stored(run)
     assert len(partials) == 2 and all(len(one.tokens) > 10 for begun in partials.values() for one in begun.samples)
     run.worker("w2")

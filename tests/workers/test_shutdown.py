@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from echo_queue.queue import WorkerOrder
 from tests.queue.clients import Clients
 from tests.workers.worker_harness import WorkerHarness, tensors_of
 from workers.held_leases import HeldLeases
@@ -41,6 +42,14 @@ def test_the_time_there_is_comes_from_the_notice_or_from_the_configuration() -> 
         shutdown = Shutdown()
         shutdown.leave("the cloud takes it", told_s)
         assert shutdown.time_s(20.0) == there_is_s
+
+
+def test_an_order_of_the_controller_makes_a_worker_rest_or_leave() -> None:
+    shutdown = Shutdown()
+    shutdown.obey(WorkerOrder("rest"))
+    assert shutdown.resting and not shutdown.is_set()
+    shutdown.obey(WorkerOrder("leave", 25.0))
+    assert shutdown.is_set() and (shutdown.within_s, shutdown.departure) == (25.0, "dismissed")
 
 
 def test_a_worker_that_rests_does_not_leave() -> None:

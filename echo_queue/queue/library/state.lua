@@ -73,6 +73,10 @@ KEYS
                          pool machine generation ("<first bucket>:<groups>,…": times from lease to acceptance), and
                          arrived_ms: from a version's publication until it was served; expires by itself
   workers        zset    worker -> ms of its last heartbeat
+  order:<worker> string  "rest|leave <within ms>": the controller's order to this worker; expires
+  fleet          hash    leader (a controller's name), term (how often another one came to lead), until_ms (when another one
+                         may lead), plan (JSON: what the leader is about to do), paused (ms)
+  fleet_wanted   hash    pool -> machines that the leader wants of it
   peer:<name>    hash    region address rate (bytes/s, 0: unknown) leaf (why no worker fetches from it, or empty)
                          usd_per_gb; expires
   chain:<region>:<route>  zset  worker that fetches this route -> its place, in the order in which they joined; expires
@@ -117,6 +121,8 @@ MOVES (one method each of a role's client in `echo_queue.queue`)
   bury, revive                 any -> dead; dead, or failed before -> retry       operator.lua
   join, report, withdraw       the peer exchange of weights; no task              peers.lua
   heartbeat, leave             the list of workers                                worker.lua
+  lead, plan, resign           which controller leads, and what it does           fleet.lua
+  order, pause                 workers rest or leave; the controller orders none  fleet.lua
   configure                    a run with its rules, where there is none          operator.lua
   audit, status                the identity; one picture of the run               monitor.lua
   confirm                      a write for WAIT to wait for                       state.lua
@@ -275,7 +281,7 @@ end
 -- The counters of a worker's own calls, kept apart because its user may not write to `stats`.
 local TALLIES = { 'leased', 'completed', 'spilled', 'duplicate', 'late_completion', 'dead_completion', 'unknown', 'peer_bad',
   'peer_unreachable', 'peer_dry', 'tokens_continued', 'tokens_discarded', 'bad_partial', 'left_finished', 'left_preempted',
-  'left_rest', 'left_stopped', 'left_error' }
+  'left_rest', 'left_dismissed', 'left_stopped', 'left_error' }
 
 -- A worker's user may have raised a counter to its limit: it then stays there.
 local function tally(run, name, by)

@@ -316,7 +316,7 @@ local function since_publication(run, words)
   return published and published > 0 and published <= run.now and string.format('%d', run.now - published) or nil
 end
 
--- args: worker expire_ms, then field value…
+-- args: worker expire_ms, then field value… Returns the controller's order to this worker, or ''.
 local function heartbeat(keys, args)
   local run = open_run(keys)
   local key = run.K['worker:' .. check_worker(args[1])]
@@ -327,12 +327,12 @@ local function heartbeat(keys, args)
   if arrived_ms then redis.call('HSET', key, 'arrived_ms', arrived_ms) end
   redis.call('PEXPIRE', key, args[2])
   redis.call('ZADD', run.K.workers, run.now, args[1])
-  return run.now
+  return redis.call('GET', run.K['order:' .. args[1]]) or ''
 end
 
 -- Why a worker leaves, and what the tallies call it.
-local DEPARTURES = { finished = 'left_finished', preempted = 'left_preempted', rest = 'left_rest', stopped = 'left_stopped',
-  error = 'left_error' }
+local DEPARTURES = { finished = 'left_finished', preempted = 'left_preempted', rest = 'left_rest', dismissed = 'left_dismissed',
+  stopped = 'left_stopped', error = 'left_error' }
 
 -- args: worker why. Removes a worker that ends from the list, and counts it once.
 local function leave(keys, args)

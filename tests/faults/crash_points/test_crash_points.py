@@ -120,7 +120,7 @@ def test_nothing_is_written_sent_or_spawned_but_through_a_failpoint() -> None:
 
 
 def test_every_failpoint_is_a_point_of_some_role() -> None:
-    known = {point for role in points.ROLES for point in points.points(role)} | {*OPERATORS, *SWEEP}
+    known = {point for role in points.ROLES for point in points.points(role)} | {*OPERATORS, *SWEEP, *CONTROLLER}
     known |= {f"{verb} *" for verb in ("put", "put once", "get", "head", "list", "delete", "look at", "create")}
     assert {failpoint.step for failpoint in points.failpoints()} <= known
 
@@ -136,6 +136,8 @@ OPERATORS = (
     *("claim grant", "read grant", "write invitation", "rename invitation"),
 )
 """Steps of commands that people give, and give again, and of the watcher of notices, which writes at each poll."""
+CONTROLLER = (*("lead", "plan", "order", "resign", "pause", "fleet"), *("start machine", "end machine"))
+"""Steps of the controller of a fleet, which dies after each of them in `tests/fleet/test_controller.py`."""
 SWEEP = ("places", "pointed")
 """Reads of the sweep for orphaned payloads, ten minutes into a run, before its one delete."""
 

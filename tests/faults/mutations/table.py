@@ -1067,4 +1067,31 @@ MUTATIONS = (
         "",
         ("tests/cli/test_elsewhere.py::test_three_machines_say_the_same_while_a_run_goes_on_and_after_its_end",),
     ),
+    Mutation(
+        "orders of a controller that was deposed",
+        "two controllers order at once: one dismisses what the other rents",
+        LUA + "fleet.lua",
+        "if held[1] ~= name or held[2] ~= term then",
+        "if false then",
+        ("tests/queue/test_fleet.py::test_a_controller_that_was_deposed_neither_plans_nor_orders",),
+    ),
+    Mutation(
+        "a leader that is known by its number alone",
+        "after a fail-over that lost an election, two controllers have one number, and both order",
+        LUA + "fleet.lua",
+        "if held[1] ~= name or held[2] ~= term then",
+        "if held[2] ~= term then",
+        (
+            "tests/queue/test_fleet.py"
+            "::test_a_server_that_was_set_back_takes_no_orders_of_another_leader_with_the_same_number",
+        ),
+    ),
+    Mutation(
+        "a heartbeat that brings no orders",
+        "a machine is ended while its worker still generates: what it has not stored is lost",
+        LUA + "worker.lua",
+        "return redis.call('GET', run.K['order:' .. args[1]]) or ''",
+        "return ''",
+        ("tests/queue/test_fleet.py::test_a_worker_hears_its_order_with_each_heartbeat_and_no_other_workers",),
+    ),
 )

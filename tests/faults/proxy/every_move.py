@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from echo_queue.errors import Problem
-from echo_queue.queue import Chunk, Heartbeat, Outcome, Peer, PromptSet, RunKeys, UpdateRecord
+from echo_queue.queue import Chunk, Heartbeat, Outcome, Peer, PromptSet, RunKeys, UpdateRecord, WorkerOrder
 from echo_queue.records import NOTHING, PartialGroup, PromptShard, Published, Task, Version
 from echo_queue.records.group_codec import CodecError
 from tests.queue.clients import Clients
@@ -89,7 +89,9 @@ def _learn(queue: Clients, spoiled: Clients, meet: Meet, completed: Sequence[str
     meet(lambda: spoiled.bury_bad_group(lineage, bad.encode(), entry, CodecError(Problem("a group", "bad", ""))))
     meet(lambda: spoiled.bury(left, "by hand"))
     meet(lambda: spoiled.revive([left]))
-    meet(lambda: spoiled.heartbeat("w1", Heartbeat("engine", Version(1, 1), "idle")))
+    _lead(queue, spoiled, meet)
+    ordered = meet(lambda: spoiled.heartbeat("w1", Heartbeat("engine", Version(1, 1), "idle")))
+    assert ordered == WorkerOrder("leave", 20.0)
     for worker in ("w1", "w2"):
         joined = meet(lambda worker=worker: spoiled.join(Peer(worker, "here", "127.0.0.1:1"), "0001.00000001/full"))
     assert [upstream.worker for upstream in joined.upstreams] == ["w1"]
@@ -105,3 +107,17 @@ def _learn(queue: Clients, spoiled: Clients, meet: Meet, completed: Sequence[str
     assert (status.in_flight, status.dead, status.counts.get("duplicate", 0)) == (0, 2, 0)
     meet(lambda: spoiled.uncommit(lineage, "1/1", "", drained))
     assert meet(spoiled.audit).trained == 0
+
+
+def _lead(queue: Clients, spoiled: Clients, meet: Meet) -> None:
+    """Makes the moves of a fleet's controller."""
+    controller = spoiled.controller("c1")
+    meet(lambda: controller.pause(paused=True))
+    term = meet(lambda: controller.lead(60.0))
+    assert (term.number, term.leader, term.plan, term.paused) == (1, "c1", b"", True)
+    meet(lambda: controller.pause(paused=False))
+    meet(lambda: controller.plan(b"{}", {"spot": 3}))
+    meet(lambda: controller.order(WorkerOrder("leave", 20.0), ["w1"]))
+    meet(controller.resign)
+    fleet = queue.fleet()
+    assert (fleet.leader, fleet.leads_ms, fleet.paused, fleet.wanted) == ("c1", 0, False, {"spot": 3})

@@ -15,16 +15,17 @@ from functools import partial, wraps
 from itertools import count
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from echo_queue.errors import FencedError, SetBackError
-from echo_queue.queue import Chunk, PromptSet, RunRules, UpdateRecord
+from echo_queue.queue import Chunk, FleetQueue, Heartbeat, PromptSet, RunRules, UpdateRecord, WorkerOrder
 from echo_queue.queue.caller import Caller
 from echo_queue.records import BASE, PartialGroup, PromptShard, Published, Task, Version, partial_codec
 from echo_queue.services.redis_server import RedisServer
 from tests.faults.reference_machine.reference import FENCED, SET_BACK, PartialSample, Reference, Refused
-from tests.faults.reference_machine.snapshot import expected, look
+from tests.faults.reference_machine.snapshot import WORKERS, expected, look
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import group_of, partial_of, run_out
 
@@ -32,7 +33,7 @@ _runs = count()
 CHUNKS = ((0, 2), (2, 2))
 BUCKETS = ((1, 2), (1, 0))
 """The buckets of the prompts of each chunk."""
-WORKERS = ("w1", "w2", "w3")
+CONTROLLERS = ("c1", "c2")
 STEP = 2
 """The ids of a step of a commit."""
 Step = tuple[str, str, tuple[str, ...]]
@@ -150,6 +151,7 @@ class Machine(RuleBasedStateMachine):
         self.sent: dict[tuple[str, str], PartialSample | None] = {}
         self.weights = [Version(0, 0)]
         self.learners: list[Learner] = []
+        self.controllers: dict[str, tuple[FleetQueue, int]] = {}
         self.before: tuple[dict[bytes, bytes], Reference] | None = None
         for name, order in (("a", "sequential"), ("b", "shuffled" if shuffled else "sequential")):
             rules = PromptSet(name, "source", epochs=epochs, priority=ord(name), order=order)  # type: ignore[arg-type]
@@ -242,6 +244,41 @@ class Machine(RuleBasedStateMachine):
         if held:
             self._run_out(held[which % len(held)])
         self._both(lost, lambda: tuple(vars(self.queue.reclaim()).values()), self.run.reclaim)
+
+    # The fleet's controllers ------------------------------------------------------------------------------------------
+
+    @move(name=st.sampled_from(CONTROLLERS), lost=st.booleans())
+    def lead(self, name: str, lost: bool = False) -> None:
+        """A controller leads, for no time at all, so that the other one may depose it."""
+        controller = self.controllers[name][0] if name in self.controllers else self.queue.controller(name)
+        term = self._real(lost, lambda: controller.lead(0.0))
+        assert (term.number, term.plan.decode()) == self._model(lost, lambda: self.run.lead(name))
+        self.controllers[name] = controller, term.number
+
+    @precondition(lambda self: self.controllers)
+    @move(name=st.sampled_from(CONTROLLERS), worker=st.sampled_from(WORKERS), rests=st.booleans(), lost=st.booleans())
+    def order(self, name: str, worker: str, rests: bool = False, lost: bool = False) -> None:
+        """A controller, which may be deposed, plans and orders; the worker hears what holds with its next heartbeat."""
+        if name not in self.controllers:
+            return
+        controller, term = self.controllers[name]
+        order, plan = WorkerOrder("rest" if rests else "leave", 2.0), f"{worker} {rests}"
+        words = worker, f"{order.word} 2000"
+        moves: tuple[tuple[Callable[[], Any], Callable[[], Any]], ...] = (
+            (lambda: controller.plan(plan.encode(), {"spot": 1}), lambda: self.run.plan(name, term, plan)),
+            (lambda: controller.order(order, [worker]), lambda: self.run.order(name, term, words)),
+        )
+        for real, mine in moves:
+            try:
+                self._model(lost, mine)
+            except Refused:
+                with pytest.raises(FencedError):
+                    self._real(lost, real)
+            else:
+                self._real(lost, real)
+        heard = self.queue.heartbeat(worker, Heartbeat("engine", BASE, "idle"), every_s=60.0)
+        told = self.run.orders.get(worker)
+        assert (heard and f"{heard.word} {round(1000 * heard.within_s)}") == told
 
     # The learner ------------------------------------------------------------------------------------------------------
 

@@ -189,6 +189,32 @@ class Reference:
     """What the groups of each prompt (set, index) earned, if there is a curriculum."""
     submitted: int = 0
     trained: int = 0
+    leader: tuple[str, int, str] = ("", 0, "")
+    """The fleet's controller, the number of its term, and its plan."""
+    orders: dict[str, str] = field(default_factory=dict)
+    """The order to each worker that has one."""
+
+    # The fleet's controllers ------------------------------------------------------------------------------------------
+
+    def lead(self, name: str) -> tuple[int, str]:
+        """Nobody's term lasts, so each that asks leads. Returns the number of its term, and the plan."""
+        leader, term, plan = self.leader
+        self.leader = name, term + (leader != name), plan
+        return self.leader[1], plan
+
+    def plan(self, name: str, term: int, document: str) -> None:
+        self._check_leader(name, term)
+        self.leader = name, term, document
+
+    def order(self, name: str, term: int, words: tuple[str, str]) -> None:
+        """Orders a worker: its name, and what it is to do."""
+        self._check_leader(name, term)
+        worker, order = words
+        self.orders[worker] = order
+
+    def _check_leader(self, name: str, term: int) -> None:
+        if self.leader[:2] != (name, term):
+            raise Refused(FENCED)
 
     # Submitters -------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from tests.queue.clients import Clients
 PROMPTS = 4
 """The prompts of each set of the machine."""
 SUCCESSES = 2 * PROMPTS
+WORKERS = ("w1", "w2", "w3")
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class Snapshot:
     submitted: int
     trained: int
     records: list[Version]
+    leader: tuple[str, int, str]
+    orders: dict[str, str]
 
     def unlike(self, other: "Snapshot") -> str:
         """Returns the differences, one line for each field."""
@@ -62,13 +65,15 @@ def look(queue: Clients) -> Snapshot:
     pipe.lrange(keys.redo, 0, -1)
     pipe.smembers(keys.settled_ids)
     pipe.xrange(keys.updates)
+    pipe.hmget(keys.fleet, "leader", "term", "plan")
+    pipe.mget([keys.order(worker) for worker in WORKERS])
     for name in names:
         pipe.hmget(keys.set(name), "epoch", "next")
         pipe.zrange(keys.candidates(name), 0, -1)
         pipe.get(keys.successes(name))
     tasks, retry, replay, dead, held, held_again, *rest = pipe.execute()
     state, published, places, failures, stats, partials, *scored = rest[:11]
-    redo, submission_status, updates, *of_sets = rest[11:]
+    redo, submission_status, updates, (leader, term, plan), orders, *of_sets = rest[11:]
     cursors, waiting, earned = of_sets[::3], of_sets[1::3], of_sets[2::3]
     versions, ends, awaited, ready, in_hand = ({word.decode(): int(score) for word, score in row} for row in scored)
     holders = _holders(tasks, held) | _holders(retry, held_again)
@@ -101,6 +106,8 @@ def look(queue: Clients) -> Snapshot:
         submitted=int(stats.get(b"submitted", 0)),
         trained=int(stats.get(b"trained", 0)),
         records=[Version(*map(int, entry.split(b"-"))) for entry, _ in updates],
+        leader=((leader or b"").decode(), int(term or 0), (plan or b"").decode()),
+        orders={worker: order.decode() for worker, order in zip(WORKERS, orders, strict=True) if order},
     )  # fmt: skip
 
 
@@ -129,6 +136,8 @@ def expected(run: Reference) -> Snapshot:
         submitted=run.submitted,
         trained=run.trained,
         records=run.records,
+        leader=run.leader,
+        orders=run.orders,
     )
 
 

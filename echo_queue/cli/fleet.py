@@ -1,0 +1,44 @@
+"""`echo-queue fleet`: the controller of a run's fleet, and the word that pauses it."""
+
+import json
+import logging
+import sys
+import threading
+from datetime import date
+from pathlib import Path
+
+from echo_queue.capacity import load_fleet
+from echo_queue.capacity.planning import with_prices
+from echo_queue.cli.output import print_json
+from echo_queue.config.loading import load
+from echo_queue.fleet.opening import DEADLINE_S, opened
+from echo_queue.launch.signals import set_on_signals
+from echo_queue.queue import Caller, FleetQueue, Monitor
+
+
+def control(config: Path, fleet: Path, *, act: bool) -> None:
+    """Runs the controller until SIGTERM, Ctrl-C, or the end of the run and its machines. Raises `ConfigError`."""
+    settings, offers = load(config), with_prices(load_fleet(fleet, date.today()))
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S")
+    controller = opened(settings, config, offers, act=act)
+    if not act:
+        print("without --act nothing is ordered: what follows is what would be", file=sys.stderr)
+    stop = threading.Event()
+    set_on_signals(stop)
+    controller.run(stop)
+
+
+def pause(config: Path, *, paused: bool) -> None:
+    """Makes the leader of the run's fleet order nothing, or go on."""
+    FleetQueue(Caller.connect(load(config), "controller", DEADLINE_S)).pause(paused=paused)
+
+
+def show(config: Path, *, as_json: bool) -> None:
+    """Prints who leads the fleet, and what it wants."""
+    found = Monitor(Caller.connect(load(config), "monitor", DEADLINE_S)).fleet()
+    if as_json:
+        print_json(found)
+        return
+    leads = f"leads for {found.leads_ms / 1000:.0f} s more" if found.leads_ms else "leads no longer"
+    print(f"{found.leader or 'nobody'} {leads}{', and the fleet is paused' if found.paused else ''}")
+    print(f"wanted: {json.dumps(dict(found.wanted))}")

@@ -1,0 +1,239 @@
+"""The loop around the decision: it reads, decides, notes what it is about to do, and does it.
+
+- Of several controllers one leads. What it is about to do is in Redis before it does it, fenced by its term, so a
+  controller that was deposed does nothing, and a successor repeats what was under way by the same names.
+- If Redis, the driver or the learner does not answer, nothing is ordered: the fleet stays as it is.
+- Every decision is logged with what it rests on.
+"""
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+
+import orjson
+
+from echo_queue.capacity.fleet import Fleet
+from echo_queue.errors import DeadlineError, EchoQueueError, FencedError, ServiceError
+from echo_queue.fleet import observation
+from echo_queue.fleet.decision import decide
+from echo_queue.fleet.demand import Demand, demand, pace_of
+from echo_queue.fleet.drivers.protocol import Driver, DriverError
+from echo_queue.fleet.memory_codec import decoded, encoded
+from echo_queue.fleet.state import Decision, End, Leave, Limits, Machine, Memory, Rest, State
+from echo_queue.queue import FleetQueue, Monitor, Status, Term, WorkerOrder
+from echo_queue.records import BASE, Version
+from echo_queue.reporting.metrics import UpdateMetrics, update_of
+
+log = logging.getLogger(__name__)
+
+TERM_TURNS, TERM_LEAST_S = 3.0, 5.0
+"""A leader that has not been heard for so many turns, or so many seconds, is deposed by the next controller."""
+STARVED_SHARE = 0.03
+"""The learner is starved if it waits for more than this share of its time."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One turn of a leader: what it saw, what it decided, and what that rests on."""
+
+    decision: Decision
+    demand: Demand
+    state: State
+
+
+class Controller:
+    """Call `turn` every `fleet.controller.every_s`. Without `act` it neither leads nor orders, and says what it would.
+
+    `now` returns seconds of a clock that does not go back, by which the lead is counted.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        queue: FleetQueue,
+        monitor: Monitor,
+        driver: Driver,
+        *,
+        act: bool,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._fleet = fleet
+        self._queue = queue
+        self._monitor = monitor
+        self._driver = driver
+        self._act = act
+        self._now = now
+        self._limits = limits_of(fleet)
+        self._term = 0
+        self._memory = Memory()
+        self._refused: frozenset[str] = frozenset()
+        self._updates: list[UpdateMetrics] = []
+        self._last = BASE
+        self._made = observation.Counter()
+
+    def run(self, stop: threading.Event) -> None:
+        """Takes turns until `stop` is set or the run is finished and its machines are gone."""
+        while not stop.is_set():
+            turn = self.turn()
+            if turn and turn.state.over and not turn.state.machines and not turn.decision.memory.launches:
+                log.info("the run is finished, and no machine is left")
+                break
+            stop.wait(self._limits.decision_s)
+        if self._term:
+            self._resign()
+
+    def turn(self) -> Turn | None:
+        """Takes one turn; returns None if another controller leads, or if something did not answer."""
+        try:
+            return self._turn()
+        except FencedError as error:
+            log.warning("%s", error)
+            self._term = 0
+        except (ServiceError, DeadlineError, DriverError) as error:
+            log.warning("nothing is ordered, and the fleet stays as it is: %s", error)
+        return None
+
+    def _turn(self) -> Turn | None:
+        began_s = self._now()
+        status = self._queue.status()
+        if self._act:
+            term = self._queue.lead(self._term_s)
+            if not self._leads(term):
+                return None
+            paused, now_s = term.paused, term.now_s
+        else:
+            paused, now_s = self._monitor.fleet().paused, time.time()
+        machines = self._driver.machines()
+        turn = self._decided(status, machines, now_s, paused=paused)
+        self._say(turn)
+        if self._act:
+            self._queue.plan(encoded(turn.decision.memory), turn.decision.wanted)
+            self._memory = turn.decision.memory
+            if self._now() - began_s < self._term_s / 2:
+                self._carry_out(turn.decision, status)
+            else:
+                log.warning("this turn took so long that another controller may lead soon: nothing was ordered")
+        else:
+            self._memory = _imagined(turn.decision.memory)
+        return turn
+
+    @property
+    def _term_s(self) -> float:
+        return max(TERM_LEAST_S, TERM_TURNS * self._limits.decision_s)
+
+    def _leads(self, term: Term) -> bool:
+        """Returns whether this controller leads; what the leader before it remembered is then its own memory."""
+        if term.number == 0:
+            log.info("%s leads the fleet", term.leader)
+        elif term.number != self._term:
+            memory = decoded(term.plan)
+            if memory is None:
+                log.warning("what an earlier controller has noted cannot be read, and is left out")
+            log.info("leads the fleet, in term %d", term.number)
+            self._memory, self._refused = memory or Memory(), frozenset()
+        self._term = term.number
+        return term.number > 0
+
+    def _decided(self, status: Status, machines: Sequence[Machine], now_s: float, *, paused: bool) -> Turn:
+        pace = pace_of(self._recent_updates(), self._fleet.learner.t_train_s.value, now_s)
+        here = Counter(machine.pool for machine in machines)
+        wanted = demand(self._fleet, status.rules, pace, self._driver.offers(), here)
+        hold = observation.hold(status, paused=paused)
+        if not hold and wanted.utilisation == 0:
+            hold = "no set of these pools keeps the learner busy at all"
+        state = State(
+            machines=tuple(machines),
+            workers=tuple(observation.workers_of(status, machines)),
+            needed=wanted.needed,
+            made=self._made.per_s(now_s, status.counts.get("completed", 0)),
+            starved=pace.waits > STARVED_SHARE and observation.all_busy(status),
+            memory=self._memory,
+            refused=self._refused,
+            hold=hold,
+            over=status.finished,
+        )
+        return Turn(decide(state, wanted.offers, self._limits, now_s), wanted, state)
+
+    def _recent_updates(self) -> Sequence[UpdateMetrics]:
+        records = self._monitor.updates(self._last)
+        if records:
+            self._last = max(Version(*record.version) for record in records)
+            self._updates += [update for record in records if (update := update_of(record.line))]
+        return self._updates
+
+    def _carry_out(self, decision: Decision, status: Status) -> None:
+        """Does what was decided. What fails here is under way by its name, and is repeated in the next turn."""
+        told: Mapping[str, list[str]] = {"rest": [], "leave": []}
+        for order in decision.orders:
+            if isinstance(order, Rest | Leave):
+                word = "rest" if isinstance(order, Rest) else "leave"
+                told[word].extend(observation.names_on(status, order.name))
+        self._queue.order(WorkerOrder("rest"), told["rest"])
+        self._queue.order(WorkerOrder("leave", self._limits.leave_s), told["leave"])
+        refused = set()
+        for name, launch in decision.memory.launches.items():
+            if launch.confirmed:
+                continue
+            if self._driver.start(name, launch.pool):
+                self._confirm(name)
+            else:
+                refused.add(name)
+        self._refused = frozenset(refused)
+        if ends := [order.name for order in decision.orders if isinstance(order, End)]:
+            self._driver.end(ends)
+
+    def _confirm(self, name: str) -> None:
+        launches = dict(self._memory.launches)
+        launches[name] = replace(launches[name], confirmed=True)
+        self._memory = replace(self._memory, launches=launches)
+
+    def _resign(self) -> None:
+        try:
+            self._queue.resign()
+        except EchoQueueError as error:
+            log.info("could not resign; the lead ends by itself: %s", error)
+
+    def _say(self, turn: Turn) -> None:
+        decision, state, wanted = turn.decision, turn.state, turn.demand
+        here = Counter(machine.pool for machine in state.machines)
+        said = {
+            "why": decision.why,
+            "orders": [{"order": type(order).__name__.lower(), **asdict(order)} for order in decision.orders],
+            "wanted": decision.wanted,
+            "machines": here,
+            "needed": round(wanted.needed, 4),
+            "utilisation": wanted.utilisation,
+            "made": round(state.made, 4),
+            "starved": state.starved,
+            "offers": {one.pool: [one.usd_per_hour, round(one.supply, 4), one.limit] for one in wanted.offers},
+            "trust": round(decision.memory.trust, 3),
+            "pace": {pool: round(pace, 3) for pool, pace in decision.memory.pace.items()},
+            "spent_usd": round(decision.memory.spent_usd, 2),
+        }
+        log.info("%s %s", "decided" if self._act else "would", orjson.dumps(said).decode())
+
+
+def limits_of(fleet: Fleet) -> Limits:
+    """Returns the caps and patience that a fleet file states. The learner's price is part of its budget."""
+    rules, usd = fleet.controller, fleet.budget.usd_per_hour
+    return Limits(
+        usd_per_hour=float("inf") if usd is None else usd - fleet.learner.price.usd_per_hour,
+        usd=float("inf") if rules.usd is None else rules.usd,
+        machines=rules.machines,
+        calm_s=rules.calm_s,
+        saving=rules.saving,
+        measure_s=rules.measure_s,
+        silent_s=rules.silent_s,
+        lost_s=rules.lost_s,
+        rest_s=rules.rest_s,
+        leave_s=rules.leave_s,
+        decision_s=rules.every_s,
+    )
+
+
+def _imagined(memory: Memory) -> Memory:
+    """Returns the memory without orders that nobody has carried out."""
+    return replace(memory, launches={}, dismissals={})

@@ -1,0 +1,102 @@
+"""The learner's demand, and what a machine of each pool gives for it, by the plan's own bounds (`echo_queue.capacity`).
+
+The fleet file says how fast machines are; the run says how fast its learner really is, and by which rules. All
+functions are pure.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
+
+from echo_queue.capacity.bounds import supply_needed
+from echo_queue.capacity.fleet import Fleet
+from echo_queue.capacity.offers import Offer as PlannedOffer
+from echo_queue.capacity.planning import LOWER_GOALS, Setting
+from echo_queue.capacity.search import Chosen, Goal, cheapest, eligible, slowest_path
+from echo_queue.fleet.drivers.protocol import Quote
+from echo_queue.fleet.state import Offer
+from echo_queue.queue import RunRules
+from echo_queue.reporting.metrics import UpdateMetrics
+
+RECENT = 16
+"""Updates that say how fast the learner is."""
+
+
+class Pace(NamedTuple):
+    """How the learner gets on. `t_train_s`: seconds of an update; `waits`: the share of its time without groups."""
+
+    t_train_s: float
+    waits: float
+
+
+@dataclass(frozen=True)
+class Demand:
+    """`needed`: groups per second that keep the learner as busy as `utilisation`, and what each pool offers for it."""
+
+    needed: float
+    utilisation: float
+    offers: tuple[Offer, ...]
+
+
+def pace_of(updates: Sequence[UpdateMetrics], planned_s: float, now_s: float) -> Pace:
+    """Returns the pace of the last updates; what was planned while there is none.
+
+    A learner that has waited for longer since its last update than it ever did before counts as waiting from then on.
+    """
+    recent = updates[-RECENT:]
+    if not recent:
+        return Pace(planned_s, 1.0)
+    t_train_s = max(1e-3, median(one.train_s + one.save_s for one in recent))
+    busy_s = sum(one.train_s + one.save_s for one in recent)
+    since_s = max(0.0, now_s - recent[-1].time_s - t_train_s)
+    waited_s = sum(one.wait_s for one in recent) + since_s
+    return Pace(t_train_s, waited_s / max(1e-3, waited_s + busy_s))
+
+
+def demand(fleet: Fleet, rules: RunRules, pace: Pace, quotes: Mapping[str, Quote], here: Mapping[str, int]) -> Demand:
+    """Returns what is needed, for the cheapest set that can be had.
+
+    `here`: machines of each pool that there are. If no set keeps the learner as busy as the fleet file wants, the
+    nearest utilisation that one reaches is aimed at. Pools that are too slow for it offer nothing.
+    """
+    measured = fleet.learner.t_train_s.times(pace.t_train_s / fleet.learner.t_train_s.value)
+    run = fleet.run.model_copy(update={"groups_per_update": rules.batch})
+    learner = fleet.learner.model_copy(update={"t_train_s": measured})
+    fleet = fleet.model_copy(update={"learner": learner, "run": run})
+    setting = Setting(fleet, rules.s, fleet.weights.form, fleet.weights.peers)
+    kappa = rules.kappa if isinstance(rules.kappa, int) else 1
+    planned = tuple(_quoted(setting.offers(kappa), quotes, here))
+    groups_per_s = rules.batch / pace.t_train_s
+    aimed = _aimed(setting, planned, kappa)
+    if aimed is None:
+        return Demand(0.0, 0.0, tuple(_offer(fleet, one, groups_per_s, usable=False) for one in planned))
+    goal, path = aimed.goal, slowest_path(planned, aimed.machines, aimed.goal)
+    usable = {one.name for one in eligible(planned, goal) if one.path.away_s <= path.away_s}
+    needed = supply_needed(goal.wanted, goal.s, kappa, goal.t_train_s, path) * groups_per_s
+    offers = tuple(_offer(fleet, one, groups_per_s, usable=one.name in usable) for one in planned)
+    return Demand(needed, goal.wanted, offers)
+
+
+def _quoted(
+    planned: Sequence[PlannedOffer], quotes: Mapping[str, Quote], here: Mapping[str, int]
+) -> Iterator[PlannedOffer]:
+    """Yields the offers with the prices and numbers of now."""
+    for one in planned:
+        price, available = quotes.get(one.name, Quote())
+        limit = one.limit if available is None else min(one.limit, here.get(one.name, 0) + available)
+        yield one._replace(usd_per_hour=one.usd_per_hour if price is None else price, limit=limit)
+
+
+def _aimed(setting: Setting, planned: tuple[PlannedOffer, ...], kappa: int) -> Chosen | None:
+    """Returns the cheapest set for what is wanted, or else for the highest utilisation that can be reached."""
+    for wanted in (setting.fleet.run.utilisation, *LOWER_GOALS):
+        goal: Goal = setting.goal(kappa, wanted, budget=False)
+        if chosen := cheapest([(planned, goal)]):
+            return chosen
+    return None
+
+
+def _offer(fleet: Fleet, one: PlannedOffer, groups_per_s: float, *, usable: bool) -> Offer:
+    boot_s = fleet.pools[one.name].boot_s.value
+    return Offer(one.name, one.usd_per_hour, one.supply * groups_per_s, one.limit if usable else 0, boot_s)

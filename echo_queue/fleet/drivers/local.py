@@ -1,0 +1,128 @@
+"""Processes of this machine as a fleet, for trying one out and for a big node: each "machine" is one worker process.
+
+- A process holds a lock in the folder of its name for as long as it lives, so it is found again whoever started it, and
+  it goes on when the controller ends. The lock's file then still has its number: the name is used.
+- A second `end` after `grace_s` kills what is still there.
+"""
+
+import fcntl
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+from echo_queue import failpoints
+from echo_queue.errors import Problem
+from echo_queue.fleet.drivers.protocol import DriverError, Quote
+from echo_queue.fleet.state import Machine
+
+# The shell notes its number in the lock's file and becomes the worker, which keeps the lock.
+LAUNCH = 'echo $$ > "$1"; shift; exec "$@"'
+HELD_S, POLL_S = 2.0, 0.01
+"""How long a name's lock may be held before its holder has said its number."""
+Command = Callable[[str, str], Sequence[str]]
+"""The command line of the worker of a machine, by its name and its pool."""
+
+
+class LocalDriver:
+    """Machines below `folder`: `<pool>/<name>/lock` and `log`."""
+
+    def __init__(
+        self, folder: Path, command: Command, *, grace_s: float, environ: Mapping[str, str] = os.environ
+    ) -> None:
+        self._folder = folder
+        self._command = command
+        self._grace_s = grace_s
+        self._environ = environ
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    def machines(self) -> tuple[Machine, ...]:
+        self._children = [child for child in self._children if child.poll() is None]
+        return tuple(Machine(path.parent.name, path.parent.parent.name) for path in self._locks() if _is_held(path))
+
+    def start(self, name: str, pool: str) -> bool:
+        folder = self._folder / pool / name
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "lock").open("a+") as lock:
+            if self._is_fresh(lock):
+                failpoints.step("start machine", partial(self._spawn, name, pool, lock), name)
+        return True
+
+    def end(self, names: Sequence[str]) -> None:
+        for path in self._locks():
+            if path.parent.name in names and _is_held(path):
+                failpoints.step("end machine", partial(self._end, path), path.parent.name)
+
+    def offers(self) -> Mapping[str, Quote]:
+        return {}
+
+    def _is_fresh(self, lock: IO[str]) -> bool:
+        """Takes the lock of a name that was never used; returns False for any other.
+
+        Whoever lists machines takes their locks for a moment.
+        """
+        give_up = time.monotonic() + HELD_S
+        while True:
+            held = not _locked(lock)
+            lock.seek(0)
+            if lock.read():
+                return False
+            if not held:
+                return True
+            if time.monotonic() > give_up:
+                what = "its lock is held, and nobody says by which process"
+                raise DriverError(Problem(lock.name, what, "see which process has it open, and end it"))
+            time.sleep(POLL_S)
+
+    def _locks(self) -> Iterator[Path]:
+        return self._folder.glob("*/*/lock")
+
+    def _spawn(self, name: str, pool: str, lock: IO[str]) -> None:
+        own = {"ECHO_QUEUE_ROLLOUT__POOL": pool, "ECHO_QUEUE_ROLLOUT__MACHINE": name}
+        with Path(lock.name).with_name("log").open("ab") as log:
+            child = subprocess.Popen(
+                ["/bin/sh", "-c", LAUNCH, "machine", lock.name, *self._command(name, pool)],
+                env={**self._environ, **own},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[lock.fileno()],
+                start_new_session=True,
+            )
+        self._children.append(child)
+
+    def _end(self, path: Path) -> None:
+        """Asks the process to end, and notes when; kills it if it was asked `grace_s` ago."""
+        asked = path.with_name("asked")
+        number = signal.SIGTERM
+        if asked.exists():
+            if time.time() - asked.stat().st_mtime < self._grace_s:
+                return
+            number = signal.SIGKILL
+        text = path.read_text().strip()
+        if text:
+            with suppress(ProcessLookupError):
+                os.killpg(int(text), number)
+        asked.touch()
+
+
+def _locked(lock: IO[str]) -> bool:
+    """Takes the lock; returns False if a process holds it."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_held(path: Path) -> bool:
+    with path.open("r") as lock:
+        if not _locked(lock):
+            return True
+        fcntl.flock(lock, fcntl.LOCK_UN | fcntl.LOCK_NB)
+    return False

@@ -1,0 +1,194 @@
+"""The values that a decision about a fleet reads and returns. Times are seconds on one clock, that of Redis.
+
+Supply is in groups per second that are fit to train; prices are USD per hour of a machine.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine that the driver lists. `name`: its own, which is also that of its worker, or the worker names it."""
+
+    name: str
+    pool: str
+
+
+@dataclass(frozen=True)
+class Offer:
+    """The machines of a pool as they can be had now.
+
+    `supply`: of one machine, as planned. `limit`: the most machines that may be had. `boot_s`: from the order until it
+    serves.
+    """
+
+    pool: str
+    usd_per_hour: float
+    supply: float
+    limit: int
+    boot_s: float
+
+
+@dataclass(frozen=True)
+class Worker:
+    """What the queue knows of a worker. `rate`: groups per second by its own account; None until it has made some.
+
+    `silent_s`: since its last heartbeat. `serves`: it has loaded its model.
+    """
+
+    machine: str
+    silent_s: float
+    serves: bool
+    rate: float | None = None
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A machine that was asked for and has not served yet. `confirmed`: the driver has taken the order."""
+
+    pool: str
+    asked_s: float
+    confirmed: bool = False
+
+
+class Stage(StrEnum):
+    """How far a machine's dismissal has come: its workers are to lease nothing more, to leave, or it is ended."""
+
+    rest = "rest"
+    leave = "leave"
+    end = "end"
+
+
+@dataclass(frozen=True)
+class Dismissal:
+    """A machine that is no longer wanted. `since_s`: when this stage began."""
+
+    stage: Stage
+    since_s: float
+
+
+@dataclass(frozen=True)
+class Setback:
+    """Launches of a pool that failed in a row; until `until_s` nothing more is asked of it."""
+
+    failures: int
+    until_s: float
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What decisions remember. It is kept in Redis before orders are carried out, so that a successor goes on from it.
+
+    `quiet`: since when a machine that had served has no worker that is heard. `trust`: the share of what workers claim
+    that the queue has really got. `pace`: by pool, what a machine gives of what was planned. `doubted`: machines that
+    get no credit. `serving`, `starved`, `steady_s`: the machines that served, whether the learner was starved, and
+    since when both are the same. `saving_s`: since when a cheaper fleet would do. `ended_usd`: the budget that ended.
+    """
+
+    launches: Mapping[str, Launch] = field(default_factory=dict)
+    dismissals: Mapping[str, Dismissal] = field(default_factory=dict)
+    setbacks: Mapping[str, Setback] = field(default_factory=dict)
+    quiet: Mapping[str, float] = field(default_factory=dict)
+    trust: float = 1.0
+    pace: Mapping[str, float] = field(default_factory=dict)
+    doubted: frozenset[str] = frozenset()
+    serving: tuple[str, ...] = ()
+    starved: bool = False
+    steady_s: float = 0.0
+    saving_s: float | None = None
+    spent_usd: float = 0.0
+    ended_usd: float | None = None
+    counted_s: float | None = None
+
+
+@dataclass(frozen=True)
+class State:
+    """What a decision looks at.
+
+    `needed`: supply with which the learner is as busy as is wanted. `made`: groups per second that the queue has
+    accepted lately. `starved`: the learner waits although the workers are busy. `refused`: names that the driver
+    could not start since the last decision. `hold`: why nothing may be ordered; empty if something may. `over`: the run
+    is finished, and needs no machine.
+    """
+
+    machines: tuple[Machine, ...]
+    workers: tuple[Worker, ...]
+    needed: float
+    made: float
+    starved: bool
+    memory: Memory = Memory()
+    refused: frozenset[str] = frozenset()
+    hold: str = ""
+    over: bool = False
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a controller may spend, and how patient it is.
+
+    `usd_per_hour`, `usd`: for the pools, in an hour and in all. `machines`: of all pools together, those that are
+    leaving included. `calm_s`: how long a cheaper fleet must have been possible before anything is dismissed for it.
+    `saving`: the least share of the cost that is worth it. `measure_s`: how long the same machines must have served
+    before their rates count. `silent_s`: a machine whose workers are silent for longer gets no credit; it is replaced
+    and not ended. `lost_s`: it is ended. `rest_s`, `leave_s`: what a dismissed machine has to finish, and to leave.
+    `setback_s`, `longest_setback_s`: the pause after a pool's first failed launch, which doubles with each further one.
+    `decision_s`: between two decisions.
+    """
+
+    usd_per_hour: float = float("inf")
+    usd: float = float("inf")
+    machines: int = 1000
+    calm_s: float = 600.0
+    saving: float = 0.02
+    measure_s: float = 120.0
+    silent_s: float = 90.0
+    lost_s: float = 900.0
+    rest_s: float = 60.0
+    leave_s: float = 60.0
+    setback_s: float = 120.0
+    longest_setback_s: float = 3600.0
+    decision_s: float = 10.0
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start one machine of a pool. `name` is its name, and the token by which a repeated order starts nothing."""
+
+    name: str
+    pool: str
+
+
+@dataclass(frozen=True)
+class Rest:
+    """Tell the machine's workers to lease nothing more, to finish what they have, and to leave."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Leave:
+    """Tell the machine's workers to store their partial rollouts, hand their tasks back, and leave."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class End:
+    """End the machine."""
+
+    name: str
+
+
+Order = Start | Rest | Leave | End
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Orders, what is to be remembered, the machines wanted by pool, and one sentence that says why."""
+
+    orders: tuple[Order, ...]
+    memory: Memory
+    wanted: Mapping[str, int]
+    why: str

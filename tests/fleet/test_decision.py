@@ -1,0 +1,145 @@
+"""What a controller decides, case by case."""
+
+from dataclasses import replace
+from typing import Any
+
+from echo_queue.fleet.decision import decide
+from echo_queue.fleet.state import (
+    Decision,
+    Dismissal,
+    End,
+    Launch,
+    Leave,
+    Limits,
+    Machine,
+    Memory,
+    Offer,
+    Order,
+    Rest,
+    Setback,
+    Stage,
+    Start,
+    State,
+    Worker,
+)
+
+CHEAP = Offer("cheap", 1.0, 1.0, 8, 100.0)
+DEAR = Offer("dear", 3.0, 1.0, 8, 100.0)
+LIMITS = Limits(usd_per_hour=20.0, machines=12, calm_s=600.0)
+NOW_S = 10_000.0
+
+
+def fleet(needed: float, *names: str, memory: Memory | None = None, heard: Any = None, **more: Any) -> State:
+    """A fleet of machines with workers that were just heard, or of which only those of `heard` were."""
+    workers = tuple(Worker(name, 0.0, serves=True) for name in (names if heard is None else heard))
+    machines = tuple(Machine(name, name.partition("-")[0]) for name in names)
+    settled = memory or Memory(serving=tuple(sorted(names)))
+    return State(machines, workers, needed, made=needed, starved=False, memory=settled, **more)
+
+
+def decided(state: State, *offers: Offer, now_s: float = NOW_S, limits: Limits = LIMITS) -> Decision:
+    return decide(state, offers or (CHEAP, DEAR), limits, now_s)
+
+
+def of(decision: Decision, kind: type[Order]) -> list[str]:
+    """Pools of the starts, or names of the other orders of this kind."""
+    orders = [order for order in decision.orders if isinstance(order, kind)]
+    return [order.pool if isinstance(order, Start) else order.name for order in orders]
+
+
+def test_missing_supply_is_started_at_once_where_it_is_cheapest() -> None:
+    decision = decided(fleet(3.0, "cheap-1"))
+    assert of(decision, Start) == ["cheap", "cheap"]
+    assert len({order.name for order in decision.orders if isinstance(order, Start)}) == 2
+    assert decision.wanted == {"cheap": 3}
+    assert {launch.asked_s for launch in decision.memory.launches.values()} == {NOW_S}
+
+
+def test_machines_that_launch_count_until_their_deadline_and_then_set_their_pool_back() -> None:
+    launched = Memory(launches={"cheap-1": Launch("cheap", NOW_S)})
+    for later_s in (10.0, 200.0):
+        assert decided(fleet(1.0, memory=launched), now_s=NOW_S + later_s).orders == ()
+    late = decided(fleet(1.0, memory=launched), now_s=NOW_S + 300.0)
+    assert (of(late, End), of(late, Start)) == (["cheap-1"], ["dear"])
+    assert late.memory.setbacks["cheap"].failures == 1
+
+
+def test_a_pool_that_refuses_is_asked_again_only_after_a_pause_that_doubles() -> None:
+    memory = Memory(launches={"cheap-1": Launch("cheap", NOW_S)}, setbacks={"cheap": Setback(2, NOW_S - 1)})
+    refused = decided(fleet(1.0, memory=memory, refused=frozenset(["cheap-1"])))
+    assert (of(refused, Start), of(refused, End)) == (["dear"], [])
+    assert refused.memory.setbacks["cheap"] == Setback(3, NOW_S + 4 * LIMITS.setback_s)
+    alone = fleet(1.0, memory=Memory(setbacks={"cheap": Setback(1, NOW_S + 5)}))
+    assert decided(alone, CHEAP).orders == ()
+    assert of(decided(alone, CHEAP, now_s=NOW_S + 6), Start) == ["cheap"]
+
+
+def test_a_cheaper_fleet_is_taken_only_after_a_while_and_its_machines_come_first() -> None:
+    state = fleet(2.0, "dear-1", "dear-2")
+    first = decided(state)
+    assert (first.orders, first.memory.saving_s) == ((), NOW_S)
+    later = decided(replace(state, memory=first.memory), now_s=NOW_S + 600)
+    assert (of(later, Start), of(later, Rest)) == (["cheap", "cheap"], []), "none goes before others serve"
+    come = fleet(2.0, "dear-1", "dear-2", "cheap-1", "cheap-2", memory=replace(later.memory, launches={}))
+    assert of(decided(come, now_s=NOW_S + 700), Rest) == ["dear-1", "dear-2"]
+
+
+def test_a_small_saving_is_not_worth_a_swap() -> None:
+    same = replace(DEAR, usd_per_hour=1.01)
+    state = fleet(2.0, "dear-1", "dear-2", memory=Memory(serving=("dear-1", "dear-2"), saving_s=0.0))
+    assert decided(state, CHEAP, same).orders == ()
+
+
+def test_a_dismissed_machine_rests_then_leaves_and_is_ended_once_its_worker_has_left() -> None:
+    def at(stage: Stage, since_s: float, *heard: str) -> Decision:
+        memory = Memory(dismissals={"cheap-2": Dismissal(stage, since_s)}, serving=("cheap-1",))
+        return decided(fleet(1.0, "cheap-1", "cheap-2", memory=memory, heard=("cheap-1", *heard)))
+
+    assert of(at(Stage.rest, NOW_S - 30, "cheap-2"), Rest) == ["cheap-2"]
+    assert of(at(Stage.rest, NOW_S - 60, "cheap-2"), Leave) == ["cheap-2"]
+    assert of(at(Stage.rest, NOW_S - 30), End) == ["cheap-2"]
+    assert of(at(Stage.leave, NOW_S - 60, "cheap-2"), End) == ["cheap-2"], "it did not obey"
+
+
+def test_a_machine_that_is_silent_is_replaced_and_ended_only_when_it_counts_as_lost() -> None:
+    names = ("cheap-1", "cheap-2", "cheap-3")
+    silent = fleet(3.0, *names, heard=names[:2])
+    replaced = decided(silent)
+    assert (of(replaced, Start), of(replaced, End)) == (["cheap"], [])
+    back = decided(fleet(3.0, *names, memory=replaced.memory), now_s=NOW_S + 60)
+    assert (back.orders, back.memory.quiet) == ((), {})
+    lost = decided(replace(silent, memory=replaced.memory), now_s=NOW_S + LIMITS.lost_s + 1)
+    assert "cheap-3" in of(lost, End)
+
+
+def test_nothing_is_ordered_where_most_machines_fall_silent_at_once() -> None:
+    names = ("cheap-1", "cheap-2", "cheap-3")
+    state = fleet(3.0, *names)
+    silent = replace(state, workers=tuple(replace(one, silent_s=200.0) for one in state.workers))
+    assert decided(silent).orders == ()
+
+
+def test_no_start_leads_beyond_a_cap_and_what_is_leaving_counts() -> None:
+    leaving = Memory(dismissals={"dear-1": Dismissal(Stage.leave, NOW_S)})
+    state = fleet(9.0, "dear-1", memory=leaving)
+    assert of(decided(state, limits=replace(LIMITS, usd_per_hour=5.0)), Start) == ["cheap", "cheap"]
+    assert of(decided(state, limits=replace(LIMITS, machines=4)), Start) == ["cheap"] * 3
+
+
+def test_a_price_above_the_cap_dismisses_at_once() -> None:
+    decision = decided(fleet(3.0, "cheap-1", "cheap-2", "cheap-3"), replace(CHEAP, usd_per_hour=9.0))
+    assert of(decision, Leave) == ["cheap-1"]
+
+
+def test_a_machine_that_claims_far_more_than_its_pool_gets_no_credit() -> None:
+    names = tuple(f"cheap-{number}" for number in range(5))
+    state = fleet(5.0, *names, memory=Memory(serving=names))
+    rates = [1.0, 1.0, 1.0, 1.0, 9.0]
+    workers = tuple(replace(one, rate=rate) for one, rate in zip(state.workers, rates, strict=True))
+    decision = decided(replace(state, workers=workers))
+    assert decision.memory.doubted == {"cheap-4"}
+    assert of(decision, Start) == ["cheap"]
+
+
+def test_machines_of_a_pool_that_the_file_does_not_name_are_left_alone() -> None:
+    assert decided(fleet(1.0, "cheap-1", "theirs-1", heard=["cheap-1"])).orders == ()
