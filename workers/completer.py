@@ -14,11 +14,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
+from typing import NamedTuple
 
 import numpy as np
 
 from echo_queue.config import Config
 from echo_queue.queue import Outcome, WorkerQueue
+from echo_queue.queue.generation_times import RECENT
 from echo_queue.records import Group, Observed, PartialSample, Tokens, validation
 from workers.assignment import Assignment
 from workers.environments import ScoringRequest, Turn
@@ -42,6 +44,13 @@ class EndedSample:
     number: int
 
 
+class ScoredGroup(NamedTuple):
+    """A whole group, and the assignment that it comes from."""
+
+    group: Group
+    assignment: Assignment
+
+
 class GroupCompleter(threading.Thread):
     """Takes ended samples from the rollout loop (`submit`) and completes their groups in the queue."""
 
@@ -60,6 +69,8 @@ class GroupCompleter(threading.Thread):
         """Samples that continue after an observation; the rollout loop takes them from here."""
         self.accepted = 0
         """Number of groups that the queue accepted."""
+        self.generation_s: tuple[float, ...] = ()
+        """Times from lease to acceptance of the last groups that this worker generated from their beginning."""
         self._worker = worker
         self._queue = queue
         self._scorer = scorer
@@ -109,11 +120,11 @@ class GroupCompleter(threading.Thread):
         return None if None in batch else [one for one in batch if one is not None]
 
     def _complete(self, batch: Sequence[EndedSample]) -> None:
-        scored: list[Group] = []
+        scored: list[ScoredGroup] = []
         sent = time.monotonic()
         for one in batch:
             if (group := self._score(one)) is not None:
-                scored.append(group)
+                scored.append(ScoredGroup(group, one.assignment))
             if time.monotonic() - sent > SEND_AFTER_S:
                 self._send(scored)
                 scored, sent = [], time.monotonic()
@@ -169,15 +180,21 @@ class GroupCompleter(threading.Thread):
             columns=assignment.row.columns,
         )
 
-    def _send(self, groups: Sequence[Group]) -> None:
-        outcomes = self._queue.complete(self._worker, groups)
-        self._held.drop([group.task for group in groups])
+    def _send(self, scored: Sequence[ScoredGroup]) -> None:
+        outcomes = self._queue.complete(self._worker, [one.group for one in scored])
+        self._held.drop([one.group.task for one in scored])
         self.accepted += outcomes.count(Outcome.accepted)
-        for group, outcome in zip(groups, outcomes, strict=True):
-            if outcome is not Outcome.accepted:
+        for (group, assignment), outcome in zip(scored, outcomes, strict=True):
+            if outcome is Outcome.accepted:
+                self._note_time(assignment)
+            else:
                 log.info(
                     "the group of task %s was not accepted: %s (oldest version %d)", group.task, outcome, group.oldest
                 )
+
+    def _note_time(self, assignment: Assignment) -> None:
+        if not assignment.continued:
+            self.generation_s = (*self.generation_s, time.monotonic() - assignment.leased_s)[-RECENT:]
 
     def _fail(self, assignment: Assignment, reason: str) -> None:
         """Fails the task, whose samples are then useless.

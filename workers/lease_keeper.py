@@ -10,12 +10,14 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from echo_queue import __version__
 from echo_queue.queue import Heartbeat, WorkerQueue
+from echo_queue.queue.generation_times import GenerationTimes
+from echo_queue.queue.types import Departure
 from echo_queue.records import Published, Version
 from workers.engines import Engine
 from workers.held_leases import HeldLeases
@@ -23,6 +25,9 @@ from workers.held_leases import HeldLeases
 log = logging.getLogger(__name__)
 
 RATE_WINDOW_S = 10.0
+"""The time over which tokens are counted."""
+RATE_STEPS = 8
+"""The number of times that groups were accepted over which they are counted: minutes, if groups take minutes."""
 CLOSE_S = 2.0
 """The longest wait for a heartbeat in progress. One that arrived after the worker had left would list it again."""
 
@@ -35,11 +40,32 @@ class Serving(NamedTuple):
     pause_s: float = 0.0
 
 
+class Place(NamedTuple):
+    """The pool and the machine of a worker, for people and controllers."""
+
+    pool: str
+    machine: str
+
+
+class GroupRate:
+    """The groups accepted per second since the last `RATE_STEPS` times that some were; it falls while none are."""
+
+    def __init__(self, began_s: float) -> None:
+        self._past: deque[tuple[float, int]] = deque([(began_s, 0)], RATE_STEPS + 1)
+
+    def per_s(self, now_s: float, accepted: int) -> float:
+        """Returns the rate at `now_s`, by when `accepted` groups were accepted since the beginning."""
+        if accepted > self._past[-1][1]:
+            self._past.append((now_s, accepted))
+        return _rate(self._past[0], (now_s, accepted))
+
+
 class LeaseKeeper(threading.Thread):
     """Renews, stores and reports every `every_s` seconds.
 
-    `accepted` returns the number of groups that the queue has accepted so far. `fetched` has the weight bytes fetched
-    so far, by source; all but those from the "store" came from other workers. Other threads count both.
+    `accepted` returns the number of groups that the queue has accepted so far, and `generation_s` the times of the last
+    of them. `fetched` has the weight bytes fetched so far, by source; all but those from the "store" came from other
+    workers. Other threads count all three.
     """
 
     def __init__(
@@ -51,17 +77,23 @@ class LeaseKeeper(threading.Thread):
         *,
         every_s: float,
         accepted: Callable[[], int],
+        generation_s: Callable[[], Sequence[float]],
         fetched: Mapping[str, int],
+        place: Place,
     ) -> None:
         super().__init__(name="lease keeper", daemon=True)
         self.state = "starting"
         self._held = held
         self._accepted = accepted
+        self._generation_s = generation_s
+        self._place = place
         self._queue = queue
         self._worker = worker
         self._engine = engine
         self._every_s = every_s
-        self._past: deque[tuple[float, int, int]] = deque([(time.monotonic(), engine.sampled, 0)])
+        began_s = time.monotonic()
+        self._sampled_past: deque[tuple[float, int]] = deque([(began_s, engine.sampled)])
+        self._group_rate = GroupRate(began_s)
         self._error: Exception | None = None
         self._fetched = fetched
         self._serving = self._reported = Serving(engine.version)
@@ -107,9 +139,15 @@ class LeaseKeeper(threading.Thread):
         """Main thread: stores the partial rollouts that were noted last."""
         self._queue.progress(self._worker, self._held.take_partials())
 
-    def leave(self) -> None:
+    def leave(self, why: Departure) -> None:
         """Main thread: reports to the queue that this worker, which holds no task any more, has left."""
-        self._queue.leave(self._worker)
+        self._queue.leave(self._worker, why)
+
+    def leave_after_error(self) -> None:
+        """Main thread: the same for a worker that fails. Nobody waits long for a server that may be the error."""
+        leaving = threading.Thread(target=self.leave, args=("error",), daemon=True)
+        leaving.start()
+        leaving.join(CLOSE_S)
 
     def close(self) -> None:
         """Ends the thread after a heartbeat in progress, for which it waits at most `CLOSE_S`."""
@@ -128,23 +166,33 @@ class LeaseKeeper(threading.Thread):
             log.info("lost %d tasks: cancelled or taken over (%s)", len(still_held), ", ".join(still_held))
 
     def _heartbeat(self, serving: Serving) -> Heartbeat:
-        now, sampled, accepted = time.monotonic(), self._engine.sampled, self._accepted()
+        now_s, accepted = time.monotonic(), self._accepted()
         fetched_bytes, store_bytes = sum(self._fetched.values()), self._fetched.get("store", 0)
-        while len(self._past) > 1 and now - self._past[0][0] > RATE_WINDOW_S:
-            self._past.popleft()
-        then, sampled_then, accepted_then = self._past[0]
-        self._past.append((now, sampled, accepted))
-        passed_s = max(now - then, 1e-3)
         return Heartbeat(
             engine=self._engine.name,
             version=serving.version,
             state=self.state,
-            tokens_per_s=(sampled - sampled_then) / passed_s,
-            groups_per_s=(accepted - accepted_then) / passed_s,
+            tokens_per_s=self._tokens_per_s(now_s),
+            groups_per_s=self._group_rate.per_s(now_s, accepted),
             groups=accepted,
             published_ms=0 if serving is self._reported else serving.published_ms,
             pause_ms=1000 * serving.pause_s,
             store_bytes=store_bytes,
             peer_bytes=max(0, fetched_bytes - store_bytes),
             release=__version__,
+            pool=self._place.pool,
+            machine=self._place.machine,
+            generation=GenerationTimes.of(self._generation_s()),
         )
+
+    def _tokens_per_s(self, now_s: float) -> float:
+        past = self._sampled_past
+        while len(past) > 1 and now_s - past[0][0] > RATE_WINDOW_S:
+            past.popleft()
+        past.append((now_s, self._engine.sampled))
+        return _rate(past[0], past[-1])
+
+
+def _rate(first: tuple[float, int], last: tuple[float, int]) -> float:
+    """Returns the number per second between two readings of a counter."""
+    return (last[1] - first[1]) / max(last[0] - first[0], 1e-3)

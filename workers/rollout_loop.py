@@ -83,6 +83,8 @@ class RolloutLoop:
         except EchoQueueError:
             self._leaser.close()
             self._hand_back()
+            self._lease_keeper.close()
+            self._lease_keeper.leave_after_error()
             raise
         if self._leaser.finished:
             log.info("the run is finished")
@@ -105,7 +107,7 @@ class RolloutLoop:
         else:
             self._lease_keeper.state = "scoring" if self._completer.waiting else "idle"
             if self._shutdown.resting and not self._held:
-                self._shutdown.leave("nothing is left to do, and nothing more is leased")
+                self._shutdown.leave("nothing is left to do, and nothing more is leased", departure="rest")
             self._leaser.wake.wait(POLL_S)
             self._leaser.wake.clear()
 
@@ -213,7 +215,7 @@ class RolloutLoop:
         self._lease_keeper.close()
         self._lease_keeper.store_partials()
         self._hand_back()
-        self._lease_keeper.leave()
+        self._lease_keeper.leave(self._shutdown.departure)
 
     def _quarantine(self) -> None:
         """Hands back all tasks, because the engine may hold parts of two versions."""

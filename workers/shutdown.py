@@ -13,6 +13,7 @@ from functools import partial
 
 from echo_queue.launch.signals import ENDING, dispatch_signals
 from echo_queue.queue import WorkerQueue
+from echo_queue.queue.types import Departure
 from workers.held_leases import HeldLeases
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,8 @@ class Shutdown(threading.Event):
     def __init__(self) -> None:
         super().__init__()
         self.why = ""
+        self.departure: Departure = "finished"
+        """The reason that the queue counts; a run may also finish before anything makes the worker leave."""
         self.within_s: float | None = None
         """Seconds that the machine lives on after the notice; None: unknown."""
         self._resting = threading.Event()
@@ -43,12 +46,12 @@ class Shutdown(threading.Event):
         """Returns the seconds for leaving, counted from the notice; `grace_s` if the notice gave no time."""
         return grace_s if self.within_s is None else max(self.within_s, LEAST_S)
 
-    def leave(self, why: str, within_s: float | None = None) -> None:
+    def leave(self, why: str, within_s: float | None = None, departure: Departure = "stopped") -> None:
         """Makes the worker leave. The first call decides why and how soon; later calls change nothing."""
         with self._lock:
             if self.is_set():
                 return
-            self.why, self.within_s = why, within_s
+            self.why, self.within_s, self.departure = why, within_s, departure
             self.set()
         log.info("leaving: %s", why)
 
@@ -109,4 +112,4 @@ class ShutdownThread(threading.Thread):
 
     def _hand_back(self) -> None:
         self._held.hand_back(partial(self._queue.release, self._worker))
-        self._queue.leave(self._worker)
+        self._queue.leave(self._worker, self._shutdown.departure)

@@ -1,5 +1,6 @@
 """Puts the parts of one rollout worker together and runs its `RolloutLoop`."""
 
+import socket
 from contextlib import ExitStack
 
 import torch
@@ -16,7 +17,7 @@ from workers import base_model, engines
 from workers.completer import GroupCompleter
 from workers.environments.scorer import Scorer
 from workers.held_leases import HeldLeases
-from workers.lease_keeper import LeaseKeeper
+from workers.lease_keeper import LeaseKeeper, Place
 from workers.leaser import TaskLeaser
 from workers.prompt_encoder import PromptEncoder
 from workers.rollout_loop import RolloutLoop
@@ -66,7 +67,9 @@ def work(
             held,
             every_s=config.telemetry.heartbeat_s,
             accepted=lambda: completer.accepted,
+            generation_s=lambda: completer.generation_s,
             fetched=weights.fetched,
+            place=Place(config.rollout.pool, config.rollout.machine or socket.gethostname()),
         )
         lease_keeper.start()
         ends.callback(lease_keeper.close)

@@ -19,7 +19,7 @@ from echo_queue.queue import Caller, Heartbeat, Peer, PeerDirectory, WorkerQueue
 from echo_queue.records import BASE, PromptRow, Published, Task, Version
 from echo_queue.submission.shards import ShardReader
 from workers.held_leases import HeldLeases
-from workers.lease_keeper import LeaseKeeper
+from workers.lease_keeper import LeaseKeeper, Place
 from workers.leaser import TaskLeaser
 from workers.prompt_encoder import PromptEncoder
 from workers.weights.fetch import FetchedVersion, VersionFetcher
@@ -97,7 +97,9 @@ class WaitingWorker:
             self._held,
             every_s=config.telemetry.heartbeat_s,
             accepted=lambda: 0,
+            generation_s=tuple,
             fetched={},
+            place=Place("", name),
         )
         fetcher = Fetcher(loops, load, PeerDirectory(caller), Peer(name, "default", f"{name}:1", rate=1_000_000))
         fetcher.on_staged = self._serve

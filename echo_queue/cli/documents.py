@@ -16,6 +16,7 @@ from echo_queue.estimate import RunEstimate
 from echo_queue.invitation.register import State
 from echo_queue.queue import Audit, FailedSet, Status
 from echo_queue.queue.dead_causes import DeadCause
+from echo_queue.queue.pool_status import PoolStatus
 from echo_queue.records import Version
 from echo_queue.reporting.metrics import Summary, UpdateMetrics
 from echo_queue.weights.manifest import Part, TensorInfo
@@ -29,7 +30,8 @@ class StatusDocument:
 
     `training`: figures of all updates, `recent`: of the last 20, `update`: of the last one; null before the first one.
     `skew`: which roles run another release than `release`, that of this command; empty if none is known to. `held_up`:
-    what keeps the run from moving. `dead`: the reasons of which prompts died, the commonest first.
+    what keeps the run from moving. `dead`: the reasons of which prompts died, the commonest first. `pools`: the living
+    workers summed up.
     """
 
     run: str
@@ -42,6 +44,7 @@ class StatusDocument:
     update: UpdateMetrics | None
     held_up: tuple[str, ...]
     dead: tuple[DeadCause, ...]
+    pools: tuple[PoolStatus, ...]
     failed_sets: tuple[FailedSet, ...]
 
 

@@ -23,6 +23,7 @@ from echo_queue.estimate.model_shape import ModelShape
 from echo_queue.estimate.transfer import Broadcast
 from echo_queue.estimate.worker_memory import WorkerMemory
 from echo_queue.queue import Audit
+from echo_queue.queue.generation_times import GenerationTimes
 from echo_queue.records import Version
 from echo_queue.reporting.metrics import Summary, UpdateMetrics
 
@@ -68,6 +69,7 @@ COMPUTED: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
         "t_bcast_s": _t_bcast_s,
         "kappa": _kappa,
     },
+    GenerationTimes: {name: _getter(getattr(GenerationTimes, name)) for name in ("groups", "p50_s", "p90_s", "p99_s")},
     UpdateMetrics: {"t_bcast_s": _t_bcast_s, "kappa": _kappa},
     ModelShape: {
         "parameters": _getter(ModelShape.total),

@@ -14,6 +14,7 @@ from echo_queue.cli.output import print_json
 from echo_queue.cli.redis_cli import monitor_line
 from echo_queue.config import Config
 from echo_queue.queue import Status
+from echo_queue.queue.pool_status import pools_of
 
 LINE_EVERY_S = 5.0
 
@@ -69,6 +70,7 @@ def _document(config: Config, watcher: RunWatcher, status: Status) -> StatusDocu
         update=update,
         held_up=watcher.held_up,
         dead=watcher.dead,
+        pools=pools_of(status.workers),
         failed_sets=watcher.failed,
     )
 

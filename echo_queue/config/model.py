@@ -254,6 +254,11 @@ class Rollout(Section):
     """Number of groups that a worker generates at once."""
     progress_s: Seconds = 2.0
     """Seconds between two times that a worker stores its partial rollouts, from which another worker can continue."""
+    pool: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]*$", max_length=64)] = ""
+    """Pool of machines that this machine's workers belong to, as their heartbeats say, such as a pool of a fleet
+    file."""
+    machine: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]*$", max_length=128)] = ""
+    """Name of this machine in its workers' heartbeats. Empty: its host name."""
     tokens_per_s: float = Field(default=50.0, gt=0)
     """Expected speed of one sample, in tokens per second. Only `echo-queue estimate` and `config check` reckon with
     it."""

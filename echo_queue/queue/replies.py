@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from echo_queue.queue.curriculum import Curriculum
+from echo_queue.queue.generation_times import GenerationTimes
 from echo_queue.queue.types import (
     Announced,
     Audit,
@@ -194,6 +195,9 @@ def heartbeat_words(heartbeat: Heartbeat) -> list[str | float]:
         "pause_ms", round(heartbeat.pause_ms, 1),
         "store_bytes", heartbeat.store_bytes,
         "peer_bytes", heartbeat.peer_bytes,
+        "pool", heartbeat.pool,
+        "machine", heartbeat.machine,
+        "generation", heartbeat.generation.word(),
         *(("release", heartbeat.release) if heartbeat.release else ()),
         *(("published_ms", heartbeat.published_ms) if heartbeat.published_ms else ()),
     ]  # fmt: skip
@@ -217,6 +221,9 @@ def heartbeat_of(words: Mapping[str, str]) -> Heartbeat:
         peer_bytes=int(words.get("peer_bytes", 0)),
         arrived_ms=int(words.get("arrived_ms", -1)),
         release=words.get("release", ""),
+        pool=words.get("pool", ""),
+        machine=words.get("machine", ""),
+        generation=GenerationTimes.parse(words.get("generation", "")),
     )
 
 

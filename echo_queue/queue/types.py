@@ -11,12 +11,16 @@ from typing import Literal
 
 from echo_queue.config import Config
 from echo_queue.queue.curriculum import Curriculum
+from echo_queue.queue.generation_times import GenerationTimes
 from echo_queue.records import Group, PartialGroup, Published, Task, Version
 from echo_queue.records.group_codec import GROUP_MAX_BYTES
 
 Complaint = Literal["bad", "unreachable", "dry"]
 Late = Literal["requeue", "wait"]
 Order = Literal["sequential", "shuffled"]
+Departure = Literal["finished", "preempted", "rest", "stopped", "error"]
+"""Why a worker left: the run is finished; its machine is taken away; it was to lease nothing more and had nothing left
+to do; a signal ended it; or it failed."""
 
 
 @dataclass(frozen=True)
@@ -345,6 +349,12 @@ class Heartbeat:
     """The time from the publication of the weights until the worker served them; −1: unknown. The queue measures it."""
     release: str = ""
     """The worker's release of this project; empty if it is not known."""
+    pool: str = ""
+    """The pool of machines that the worker belongs to (`rollout.pool`); may be empty."""
+    machine: str = ""
+    """The machine on which the worker runs; empty if it is not known."""
+    generation: GenerationTimes = field(default_factory=GenerationTimes)
+    """Times from lease to acceptance of the groups accepted last that this worker generated from their beginning."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from echo_queue.queue.events import Offers, WeightEvents
 from echo_queue.queue.payloads import Payloads
 from echo_queue.queue.published_weights import TrustedWeights
 from echo_queue.queue.sent_progress import SentProgress, Step
-from echo_queue.queue.types import Heartbeat, Lease, Outcome, Stored
+from echo_queue.queue.types import Departure, Heartbeat, Lease, Outcome, Stored
 from echo_queue.records import Group, PartialGroup, Version
 
 if TYPE_CHECKING:
@@ -126,9 +126,12 @@ class WorkerQueue(TrustedWeights, WeightEvents, Offers):
         expire_ms = round(1000 * BEATS_MISSED * every_s)
         self._caller.call("heartbeat", worker, expire_ms, *replies.heartbeat_words(heartbeat))
 
-    def leave(self, worker: str) -> None:
-        """Removes `worker`, which ends, from the list. Tasks that it holds stay leased until their leases run out."""
-        self._caller.call("leave", worker)
+    def leave(self, worker: str, why: Departure = "stopped") -> None:
+        """Removes `worker`, which ends, from the list, and counts why.
+
+        Tasks that it holds stay leased until their leases run out.
+        """
+        self._caller.call("leave", worker, why)
 
 
 def _payload_bytes(words: Sequence[Any]) -> int:

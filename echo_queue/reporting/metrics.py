@@ -62,6 +62,12 @@ class UpdateMetrics:
     """Weight bytes stored as deltas since this learner started."""
     arrived_s: float = 0.0
     """Time from the publication of a version until a worker served it, the last time, of the slowest living worker."""
+    arrived_p50_s: float = 0.0
+    """The same of the median worker."""
+    arrived_p90_s: float = 0.0
+    """The same of the worker that 90 % are no slower than."""
+    generation_s: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """The 50 %, 90 % and 99 % quantiles of groups' times from lease to acceptance, by pool."""
     token_lag: float = 0.0
     """Mean lag of the tokens, each by its own version; below the groups' mean lag if weights change within samples."""
     mixed_groups: int = 0

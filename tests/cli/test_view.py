@@ -6,6 +6,7 @@ from rich.console import Console
 from echo_queue.cli.live import view
 from echo_queue.cli.live.view import RunView
 from echo_queue.launch.supervisor import RoleState
+from echo_queue.queue.generation_times import GenerationTimes
 from echo_queue.queue.types import Heartbeat, RunRules, Status, WorkerStatus
 from echo_queue.records import Published, Version
 from echo_queue.reporting.metrics import FLAT_UPDATES, summarise
@@ -23,6 +24,9 @@ BEAT = Heartbeat(
     store_bytes=12_000_000,
     peer_bytes=3_400_000_000,
     arrived_ms=1_230,
+    pool="spot",
+    machine="node-7",
+    generation=GenerationTimes.of([8.0] * 98 + [60.0] * 2),
 )
 STATUS = Status(
     learner=Version(1, 40),
@@ -69,6 +73,7 @@ def drawn(picture: RunView, width: int = 100) -> str:
 
 def test_a_picture_shows_what_one_asks_first() -> None:
     text = drawn(PICTURE)
+    assert "pool spot: 1 worker on 1 machine, 3.2 groups/s" in " ".join(text.split())
     for fact in ("quickstart", "3:07", "1,152", "1,344", "S = 4", "mean 0.75", "5.1k", "gone"):
         assert fact in text
     assert "worker-1 restarted 2×" in text
@@ -79,6 +84,12 @@ def test_a_run_that_stands_still_says_who_holds_it_up() -> None:
     stalled = replace(PICTURE, held_up=("w1 holds 3 tasks", "the learner waits"))
     assert "held up: w1 holds 3 tasks" in drawn(stalled)
     assert "held up: w1 holds 3 tasks; the learner waits" in view.line(stalled)
+
+
+def test_workers_that_left_are_shown_by_cause() -> None:
+    left = replace(PICTURE, status=replace(STATUS, counts={"left_rest": 1, "left_preempted": 1_200}))
+    for text in (drawn(left), view.line(left)):
+        assert "workers that left: 1,200 preempted, 1 rest" in text
 
 
 def test_bad_groups_are_shown_by_cause() -> None:

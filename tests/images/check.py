@@ -6,14 +6,17 @@ Each line that it prints is a promise that was kept; it ends with 1 at the first
 import json
 import sys
 import tomllib
+from pathlib import Path
 
 from tests.images.engine import ROOT, Engine, prepare
 from tests.waiting import wait_until
 
-TARGETS = ("cpu", "worker", "learner")
+TARGETS = ("cpu", "standalone", "worker", "learner")
 LIVING = ("services", "submission", "learner", "worker")
 CONFIG = "/etc/echo-queue/run.toml"
+MOST_MB_OF_CPU = 300
 STARTS_S, TRAINS_S = 600.0, 1800.0
+CONFINED = ("--read-only", "--tmpfs", "/tmp:exec", "--cap-drop", "all", "--security-opt", "no-new-privileges")
 FREEZE = """
 import os, signal, sys
 for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -83,11 +86,19 @@ def freeze(engine: Engine) -> None:
 
 
 def weigh(engine: Engine) -> None:
-    """Prints the images' sizes."""
+    """Prints the images' sizes, and shows that the smallest is small and has what its roles import."""
+    size_mb = {target: engine.inspect(image(target))["Size"] / 1e6 for target in TARGETS}
+    for target, mb in size_mb.items():
+        print(f"{image(target)} {mb:,.0f} MB unpacked", flush=True)
+    assert size_mb["cpu"] <= MOST_MB_OF_CPU, f"cpu has more than {MOST_MB_OF_CPU} MB"
+    script = Path(__file__).with_name("imports.py").read_text()
+    said = engine("run", "--rm", *CONFINED, "--network", "none", "--entrypoint", "python3", image("cpu"), "-c", script)
+    kept(f"cpu has at most {MOST_MB_OF_CPU} MB, and {said.strip()}")
+
+
+def image(target: str) -> str:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    for target in TARGETS:
-        size = engine.inspect(f"localhost/echo-queue-{target}:{version}")["Size"]
-        print(f"echo-queue-{target}:{version} {size / 1e6:,.0f} MB unpacked", flush=True)
+    return f"localhost/echo-queue-{target}:{version}"
 
 
 def healthy(engine: Engine, service: str) -> bool:

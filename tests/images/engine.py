@@ -32,6 +32,14 @@ class Engine:
     def compose(self, *words: str, check: bool = True) -> str:
         return self._run([*self._compose, *words], check)
 
+    def logs(self, container: str) -> str:
+        """Returns what the container's program has printed, errors included."""
+        command = [*self._program, "logs", "--tail", "20", container]
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=DEADLINE_S, check=False
+        )
+        return done.stdout
+
     def containers(self, service: str) -> list[str]:
         """Returns the ids of a service's containers, also of those that have ended."""
         labels = (f"com.docker.compose.project={self._project}", f"com.docker.compose.service={service}")
@@ -68,11 +76,14 @@ def docker_answers() -> bool:
     return subprocess.run(["docker", "info"], capture_output=True, timeout=DEADLINE_S, check=False).returncode == 0
 
 
-def prepare() -> None:
-    """Makes Podman work where it has no control groups of its own: this process starts again without their mount."""
+def prepare(settings: str = "containers.conf") -> None:
+    """Makes Podman work where it has no control groups of its own: this process starts again without their mount.
+
+    `settings`: Podman's, a file in this folder.
+    """
     if docker_answers():
         return
-    os.environ["CONTAINERS_CONF"] = str(Path(__file__).with_name("containers.conf"))
+    os.environ["CONTAINERS_CONF"] = str(Path(__file__).with_name(settings))
     if UNIFIED.is_mount():
         module = ["-m", sys.modules["__main__"].__spec__.name]  # type: ignore[union-attr]
         script = f'umount {UNIFIED} && exec "$@"'

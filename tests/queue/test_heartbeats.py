@@ -1,9 +1,17 @@
 """A worker's heartbeat is stored as sent, and the queue measures from it when weights arrived."""
 
 import time
+from dataclasses import replace
+from typing import get_args
 
+import pytest
+
+from echo_queue.errors import ServiceError
 from echo_queue.queue import Heartbeat, replies
+from echo_queue.queue.generation_times import GenerationTimes
 from echo_queue.queue.monitor import PAGE
+from echo_queue.queue.pool_status import Arrival, pools_of
+from echo_queue.queue.types import Departure, WorkerStatus
 from echo_queue.records import Published, Version
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import QueueHarness
@@ -17,7 +25,10 @@ def beat_of(queue: Clients, name: str = "w1") -> Heartbeat:
 
 def test_everything_a_heartbeat_tells_comes_back(queue: Clients) -> None:
     harness = QueueHarness(queue)
-    told = Heartbeat("engine", harness.version, "generating", 12.5, 0.25, 7, 0, 34.5, 1 << 40, 3 << 41)
+    told = Heartbeat(
+        "engine", harness.version, "generating", 12.5, 0.25, 7, 0, 34.5, 1 << 40, 3 << 41,
+        release="9.9.9", pool="spot", machine="node-7", generation=GenerationTimes.of([2.0, 3.0, 3.1, 900.0]),
+    )  # fmt: skip
     queue.heartbeat("w1", told, every_s=60.0)
     assert beat_of(queue) == told
 
@@ -62,3 +73,31 @@ def test_all_workers_are_shown_however_many_pages_they_fill(queue: Clients) -> N
         "unheard_of": 2,
     }
     assert workers["unheard_of"].silent_ms == -1
+
+
+def test_a_worker_that_leaves_says_why_and_is_counted_once(queue: Clients) -> None:
+    harness = QueueHarness(queue)
+    for why in get_args(Departure):
+        queue.heartbeat(why, Heartbeat("engine", harness.version, "idle"), every_s=60.0)
+        for _ in range(2):  # the first reply was lost
+            queue.leave(why, why)
+    counts = queue.status().counts
+    assert {name: count for name, count in counts.items() if name.startswith("left_")} == {
+        f"left_{why}": 1 for why in get_args(Departure)
+    }
+    with pytest.raises(ServiceError, match="no reason to leave"):
+        queue.leave("w1", "bored")  # type: ignore[arg-type]
+
+
+def test_pools_sum_up_their_living_workers() -> None:
+    def worker(name: str, pool: str, arrived_ms: int, times: list[float]) -> WorkerStatus:
+        generation = GenerationTimes.of(times)
+        beat = Heartbeat("engine", Version(0, 0), "idle", 10.0, 0.5, pool=pool, machine=name[:2])
+        return WorkerStatus(name, 0, replace(beat, arrived_ms=arrived_ms, generation=generation))
+
+    slow = [worker(f"m{number % 2}-{number}", "slow", 1_000 * number, [8.0] * 10) for number in range(1, 11)]
+    first, second = pools_of([*slow, worker("w1", "", -1, []), WorkerStatus("gone", 9_000, None)])
+    assert (first.name, first.workers, first.arrival, first.generation.groups) == ("", 1, None, 0)
+    assert (second.name, second.workers, second.machines, second.groups_per_s) == ("slow", 10, 2, 5.0)
+    assert second.arrival == Arrival(5.0, 9.0, 10.0)
+    assert second.generation.groups == 100 and second.generation.p50_s == pytest.approx(8.0, rel=0.2)

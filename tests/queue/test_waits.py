@@ -119,7 +119,7 @@ def test_only_workers_that_wait_are_offered_tasks_those_first_that_have_waited_l
     for order, name in enumerate(names):
         assert harness.lease(1, name) == ()
         queue.client.zincrby(queue.keys.idle, order - len(names), name)
-    queue.leave("w2")
+    queue.leave("w2", "rest")
     queue.client.zincrby(queue.keys.idle, -60_000, "w1")
     harness.submit("a", 2)
     assert [name for name in names if offered(queue, name)] == ["w3", "w4"], "w1 has not looked for a minute"

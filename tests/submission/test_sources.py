@@ -1,5 +1,6 @@
 """Sources: every row once, whatever the chunk size; bad rows by file and line; a changed source is refused."""
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -99,6 +100,13 @@ def test_a_parquet_value_that_json_cannot_hold_is_named(tmp_path: Path) -> None:
 def test_a_parquet_file_without_prompts_names_its_columns(tmp_path: Path) -> None:
     path = write_parquet(tmp_path, [{"question": "a", "answer": "b"}])
     with pytest.raises(PromptError, match=r"has no `prompt` column \(question, answer\)"):
+        list(open_source(str(path)).scan(4))
+
+
+def test_a_parquet_file_without_its_reader_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_parquet(tmp_path, numbered(1))
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(PromptError, match=r"needs the pyarrow package\s+→ pip install 'echo-queue\[parquet\]'"):
         list(open_source(str(path)).scan(4))
 
 

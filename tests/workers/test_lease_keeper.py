@@ -11,7 +11,7 @@ from tests.queue.clients import Clients
 from tests.workers.worker_harness import WorkerHarness, tensors_of
 from workers import engines
 from workers.held_leases import HeldLeases
-from workers.lease_keeper import LeaseKeeper
+from workers.lease_keeper import GroupRate, LeaseKeeper, Place
 
 Begin = Callable[..., WorkerHarness]
 BASE = Version(0, 0)
@@ -19,7 +19,17 @@ BASE = Version(0, 0)
 
 def heart_of(run: WorkerHarness, folder: Path, queue: Clients, held: HeldLeases) -> LeaseKeeper:
     engine = engines.create(run.config, str(folder), BASE, [])
-    return LeaseKeeper(queue, "w1", engine, held, every_s=0.1, accepted=lambda: 0, fetched={})
+    return LeaseKeeper(
+        queue,
+        "w1",
+        engine,
+        held,
+        every_s=0.1,
+        accepted=lambda: 0,
+        generation_s=tuple,
+        fetched={},
+        place=Place("spot", "node-7"),
+    )
 
 
 def test_a_task_that_nobody_wants_any_more_is_dropped(harness: Begin, folder: Path) -> None:
@@ -75,3 +85,13 @@ def test_partials_that_were_noted_are_stored_for_the_next_worker(harness: Begin,
     run.until(lambda: run.queue.reclaim().expired == 1, "the lease's end")
     found = queue.lease("w2", BASE, 1).partials
     assert [len(one.samples) for one in found.values()] == [3] and list(found) == [task.id]
+
+
+def test_groups_of_minutes_have_a_rate_between_two_of_them_and_a_worker_that_stops_has_less_and_less() -> None:
+    rate, seconds = GroupRate(0.0), 0.0
+    for minute in range(1, 41):
+        for second in range(60):
+            seconds = 60.0 * minute + second
+            found = rate.per_s(seconds, 2 * (minute // 4))
+            assert minute < 24 or 0.8 * 2 / 240 < found <= 1.01 * 2 / 240
+    assert rate.per_s(seconds + 7_200.0, 20) < 0.3 * 2 / 240

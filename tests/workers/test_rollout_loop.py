@@ -12,6 +12,7 @@ import torch
 from echo_queue.config import Config
 from echo_queue.errors import ConfigError, DeadlineError
 from echo_queue.queue import Lease
+from echo_queue.queue.pool_status import pools_of
 from echo_queue.records import PartialGroup, PromptShard, Published, Task, Version
 from tests.queue.clients import Clients
 from tests.workers.small import save_model
@@ -31,7 +32,7 @@ def misbehaving(timeout_s: float = 30.0) -> dict[str, object]:
 
 
 def test_every_prompt_becomes_a_scored_group_with_the_models_own_logprobs(harness: Begin, folder: Path) -> None:
-    run = harness()
+    run = harness(rollout={"pool": "spot", "machine": "node-7"})
     run.begin(QUESTIONS, tensors_of(folder), wanted=ANSWER)
     run.worker("w1")
     groups = run.drain(len(QUESTIONS))
@@ -41,6 +42,12 @@ def test_every_prompt_becomes_a_scored_group_with_the_models_own_logprobs(harnes
         assert (group.worker, group.oldest, group.newest, group.lineage) == ("w1", 0, 0, run.lineage)
         assert {sample.reward for sample in group.samples} <= {0.0, 1.0} and len(group.samples) == 3
     assert run.queue.audit().ok
+    run.until(lambda: all(pool.generation.groups == len(QUESTIONS) for pool in pools_of(run.status().workers)), "times")
+    ((pool,), (worker,)) = pools_of(run.status().workers), run.status().workers
+    assert worker.heartbeat and (worker.heartbeat.pool, worker.heartbeat.machine) == ("spot", "node-7")
+    assert (pool.name, pool.workers, pool.machines) == ("spot", 1, 1) and pool.generation.p50_s
+    run.queue.finish(run.lineage)
+    run.until(lambda: run.status().counts.get("left_finished") == 1, "the worker's departure")
 
 
 def test_new_versions_are_loaded_between_calls_and_named_in_their_groups(

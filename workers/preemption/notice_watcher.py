@@ -30,7 +30,7 @@ class NoticeWatcher(threading.Thread):
     def _pass_on(self, notice: Notice | Recommendation | None) -> None:
         match notice:
             case Notice(why, within_s):
-                self._shutdown.leave(why, within_s)
+                self._shutdown.leave(why, within_s, "preempted")
             case Recommendation(why):
                 self._shutdown.rest(why)
 

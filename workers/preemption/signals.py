@@ -12,6 +12,6 @@ def watch(shutdown: Shutdown) -> None:
     dispatch_signals(
         {
             signal.SIGUSR1: partial(shutdown.rest, signal.SIGUSR1.name),
-            signal.SIGUSR2: partial(shutdown.leave, signal.SIGUSR2.name),
+            signal.SIGUSR2: partial(shutdown.leave, signal.SIGUSR2.name, departure="preempted"),
         }
     )

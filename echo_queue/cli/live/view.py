@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
+from typing import get_args
 
 from rich.box import ROUNDED
 from rich.console import Group, RenderableType
@@ -18,7 +19,8 @@ from rich.text import Text
 from echo_queue.launch.supervisor import RoleState
 from echo_queue.queue.dead_causes import DeadCause
 from echo_queue.queue.diagnosis import counted
-from echo_queue.queue.types import FailedSet, Status, WorkerStatus
+from echo_queue.queue.pool_status import pools_of
+from echo_queue.queue.types import Departure, FailedSet, Status, WorkerStatus
 from echo_queue.records.validation import CAUSES
 from echo_queue.reporting.metrics import Summary, warning
 
@@ -72,10 +74,11 @@ def draw(picture: RunView) -> RenderableType:
     if picture.status and picture.status.workers:
         parts.append(_workers(picture.status.workers))
         parts.append(_weights(picture.status.workers, picture.recent.t_bcast_s))
+        parts += [Text(f" {sentence}", style="dim") for sentence in _pools(picture.status.workers)]
     parts += [_roles(picture.roles)] if picture.roles else []
     if picture.trouble:
         parts.append(Text(f" {picture.trouble}", style="yellow"))
-    parts += [Text(f" {sentence}", style="dim") for sentence in _continued(picture.status)]
+    parts += [Text(f" {sentence}", style="dim") for sentence in _gone(picture.status) + _continued(picture.status)]
     parts += [Text(f" held up: {sentence}", style="yellow") for sentence in picture.held_up]
     parts += [Text(f" {warning(picture.summary)}", style="yellow")] if warning(picture.summary) else []
     parts += [Text(f" {sentence}", style="red") for sentence in _losses(picture)]
@@ -111,7 +114,7 @@ def line(picture: RunView) -> str:
     deaths = {role.name: role.deaths for role in picture.roles if role.deaths}
     parts += [f"{name} restarted {count}×" for name, count in deaths.items()]
     held_up = [f"held up: {'; '.join(picture.held_up)}"] if picture.held_up else []
-    parts += _continued(status)
+    parts += _gone(status) + _continued(status)
     troubles = [*filter(None, [picture.trouble, warning(picture.summary)]), *held_up, *_losses(picture)]
     return "  ".join([*parts, *troubles])
 
@@ -171,6 +174,13 @@ def _continued(status: Status | None) -> list[str]:
     told = [f"{counts[name]:,} tokens {fate}" for fate in fates if (name := f"tokens_{fate}") in counts]
     bad = [f"{counts['bad_partial']:,} bad"] if "bad_partial" in counts else []
     return [f"partial rollouts: {', '.join(told + bad)}"] if told or bad else []
+
+
+def _gone(status: Status | None) -> list[str]:
+    """Returns how many workers have left since the run began, and why."""
+    counts = status.counts if status else {}
+    left = [f"{counts[name]:,} {why}" for why in get_args(Departure) if (name := f"left_{why}") in counts]
+    return [f"workers that left: {', '.join(left)}"] if left else []
 
 
 def _head(picture: RunView) -> RenderableType:
@@ -307,6 +317,18 @@ def _weights(workers: Sequence[WorkerStatus], t_bcast_s: float) -> RenderableTyp
             name, short(heartbeat.store_bytes), short(heartbeat.peer_bytes), arrived, f"{heartbeat.pause_ms:.0f} ms"
         )
     return _panel("weights" + (f" · everywhere after {t_bcast_s:.2f} s" if t_bcast_s else ""), table, len(heard) + 1)
+
+
+def _pools(workers: Sequence[WorkerStatus]) -> Iterator[str]:
+    """Yields each pool's size, speed, times of groups and times until weights arrive."""
+    for pool in pools_of(workers):
+        size = f"{counted(pool.workers, 'worker')} on {counted(pool.machines, 'machine')}"
+        told = [f"{size}, {pool.groups_per_s:.3g} groups/s"]
+        if pool.generation.groups:
+            told.append(f"a group takes {pool.generation.p50_s:.3g} s, 1 % take over {pool.generation.p99_s:.3g} s")
+        if pool.arrival:
+            told.append(f"weights arrive in {pool.arrival.p50_s:.2f} s, at 90 % in {pool.arrival.p90_s:.2f} s")
+        yield f"{f'pool {pool.name}' if pool.name else 'all'}: {'; '.join(told)}"
 
 
 def _sources(workers: Sequence[WorkerStatus]) -> str:

@@ -69,7 +69,9 @@ KEYS
   settled_ids    set     ids that checkpoints up to `committed` hold and no cursor has passed: Redis was set back
   token:<worker> string  the worker's last lease, so that a lost reply can be repeated
   drained        string  "<turn> <task id>…": the learner's last drain, so that a lost reply can be repeated
-  worker:<name>  hash    heartbeat, and arrived_ms: from a version's publication until it was served; expires by itself
+  worker:<name>  hash    heartbeat: engine version state tokens_per_s groups_per_s groups pause_ms store_bytes peer_bytes release
+                         pool machine generation ("<first bucket>:<groups>,…": times from lease to acceptance), and
+                         arrived_ms: from a version's publication until it was served; expires by itself
   workers        zset    worker -> ms of its last heartbeat
   peer:<name>    hash    region address rate (bytes/s, 0: unknown) leaf (why no worker fetches from it, or empty)
                          usd_per_gb; expires
@@ -272,7 +274,8 @@ end
 
 -- The counters of a worker's own calls, kept apart because its user may not write to `stats`.
 local TALLIES = { 'leased', 'completed', 'spilled', 'duplicate', 'late_completion', 'dead_completion', 'unknown', 'peer_bad',
-  'peer_unreachable', 'peer_dry', 'tokens_continued', 'tokens_discarded', 'bad_partial' }
+  'peer_unreachable', 'peer_dry', 'tokens_continued', 'tokens_discarded', 'bad_partial', 'left_finished', 'left_preempted',
+  'left_rest', 'left_stopped', 'left_error' }
 
 -- A worker's user may have raised a counter to its limit: it then stays there.
 local function tally(run, name, by)

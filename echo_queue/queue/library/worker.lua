@@ -320,7 +320,7 @@ end
 local function heartbeat(keys, args)
   local run = open_run(keys)
   local key = run.K['worker:' .. check_worker(args[1])]
-  refuse_unless(#args <= 32, 'a heartbeat of ' .. #args .. ' words')
+  refuse_unless(#args <= 48, 'a heartbeat of ' .. #args .. ' words')
   for place = 3, #args do refuse_unless(#args[place] <= WORD_MAX_BYTES, 'a word of the heartbeat is too long') end
   local arrived_ms = since_publication(run, pairs_of({ unpack(args, 3) }))
   redis.call('HSET', key, unpack(args, 3))
@@ -330,12 +330,19 @@ local function heartbeat(keys, args)
   return run.now
 end
 
--- args: worker. Removes a worker that ends from the list.
+-- Why a worker leaves, and what the tallies call it.
+local DEPARTURES = { finished = 'left_finished', preempted = 'left_preempted', rest = 'left_rest', stopped = 'left_stopped',
+  error = 'left_error' }
+
+-- args: worker why. Removes a worker that ends from the list, and counts it once.
 local function leave(keys, args)
-  local run, worker = open_run(keys), check_worker(args[1])
+  local run, worker, why = open_run(keys), check_worker(args[1]), DEPARTURES[args[2]]
+  refuse_unless(why, 'that is no reason to leave')
   redis.call('PEXPIRE', run.K['worker:' .. worker], 0)
   redis.call('ZREM', run.K.idle, worker)
-  return redis.call('ZREM', run.K.workers, worker)
+  local listed = redis.call('ZREM', run.K.workers, worker)
+  tally(run, why, listed)
+  return listed
 end
 
 register('lease', lease)

@@ -75,9 +75,12 @@ class ParquetSource:
         return rows, digest.hexdigest()
 
     def _open(self) -> "ParquetFile":
-        from pyarrow import ArrowInvalid
-        from pyarrow.parquet import ParquetFile
-
+        try:
+            from pyarrow import ArrowInvalid
+            from pyarrow.parquet import ParquetFile
+        except ImportError:
+            fix = "pip install 'echo-queue[parquet]', or write the prompts as .jsonl"
+            raise PromptError(Problem(self.name, "needs the pyarrow package", fix)) from None
         try:
             file = ParquetFile(self.path)
         except ArrowInvalid as error:

@@ -192,15 +192,15 @@ class Randomly:
 
 
 class Proxy:
-    """Listens on `port` of the loopback interface and forwards to `upstream` there. `met` counts faults by name."""
+    """Listens on `port` of `host` and forwards to `upstream` of the loopback interface. `met` counts faults by name."""
 
-    def __init__(self, framing: Framing, upstream: int, choose: Choose | None = None) -> None:
+    def __init__(self, framing: Framing, upstream: int, choose: Choose | None = None, host: str = "127.0.0.1") -> None:
         self.framing = framing
         self.upstream = upstream
         self.choose = choose
         self.met: Counter[str] = Counter()
         self.requests = 0
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server((host, 0))
         self.port: int = self._listener.getsockname()[1]
         self._links: set[Link] = set()
         self._flows = threading.Event()

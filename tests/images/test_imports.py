@@ -1,0 +1,45 @@
+"""What the smallest image holds is enough for the roles that it is for."""
+
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable
+from importlib.metadata import distribution, packages_distributions
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.infra.rendered import ROOT
+
+HIDE = """
+import sys
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name in {hidden!r}:
+            raise ModuleNotFoundError(f"{{name}} comes with an extra alone")
+sys.meta_path.insert(0, Hidden())
+"""
+
+
+def brought(requirements: Iterable[str], extras: Iterable[str] = ()) -> set[str]:
+    """Returns the names of the distributions that installing these requirements brings, normalised (PEP 503)."""
+    found: set[str] = set()
+    for one in map(Requirement, requirements):
+        if one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+            found |= {canonicalize_name(one.name)} | brought(distribution(one.name).requires or (), one.extras)
+    return found
+
+
+def test_those_who_submit_prepare_look_and_serve_need_no_extra() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    installed = {"echo-queue"} | brought(project["dependencies"])
+    assert not installed & {"pyarrow", "torch", "matplotlib", "reasoning-gym"}
+    hidden = {
+        package
+        for package, names in packages_distributions().items()
+        if not installed & {canonicalize_name(name) for name in names} and not package.startswith("_")
+    }
+    script = HIDE.format(hidden=hidden) + (ROOT / "tests" / "images" / "imports.py").read_text()
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "modules need no extra" in done.stdout
