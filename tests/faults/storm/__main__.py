@@ -15,7 +15,7 @@ from tests.faults.storm import forked_roles, observer
 from tests.faults.storm.settings import in_words
 from tests.faults.storm.storm import Storm
 from tests.faults.storm.summary import met
-from tests.images.engine import prepare
+from tests.images.engine import docker_answers, prepare
 
 
 def main() -> int:
@@ -26,6 +26,10 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="keep the directory of a storm that was withstood too")
     parser.add_argument("--containers", action="store_true", help="run the workers in containers, of make images")
     arguments = parser.parse_args()
+    if arguments.containers and docker_answers():
+        parser.error(
+            "--containers needs Podman, whose containers are processes below the storm's own; stop Docker first"
+        )
     if arguments.containers:
         prepare()
     seed = secrets.randbelow(2**31) if arguments.seed is None else arguments.seed
