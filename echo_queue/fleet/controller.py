@@ -19,7 +19,7 @@ from echo_queue.capacity.fleet import Fleet
 from echo_queue.errors import DeadlineError, EchoQueueError, FencedError, ServiceError
 from echo_queue.fleet import observation
 from echo_queue.fleet.decision import decide
-from echo_queue.fleet.demand import Demand, demand, pace_of
+from echo_queue.fleet.demand import RECENT, Demand, demand, pace_of
 from echo_queue.fleet.drivers.protocol import Driver, DriverError
 from echo_queue.fleet.memory_codec import decoded, encoded
 from echo_queue.fleet.state import Decision, End, Leave, Limits, Machine, Memory, Rest, State
@@ -161,7 +161,8 @@ class Controller:
         records = self._monitor.updates(self._last)
         if records:
             self._last = max(Version(*record.version) for record in records)
-            self._updates += [update for record in records if (update := update_of(record.line))]
+            made = [update for record in records if (update := update_of(record.line))]
+            self._updates = [*self._updates, *made][-RECENT:]
         return self._updates
 
     def _carry_out(self, decision: Decision, status: Status) -> None:
