@@ -14,24 +14,21 @@ import threading
 import time
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from echo_queue.config import Config
-from echo_queue.connections import store_check
 from echo_queue.connections.connect import connect_store
-from echo_queue.connections.endpoints import EMBEDDED
 from echo_queue.errors import ConfigError
 from echo_queue.launch.liveness import LivenessThread, StepClock
-from echo_queue.queue import Caller, LearnerQueue, Monitor, Operator, Payloads, RunRules
+from echo_queue.queue import LearnerQueue, Monitor, Payloads, RunRules
 from echo_queue.queue.run_rules import differences
 from echo_queue.records import BASE, Version
 from echo_queue.records.validation import PATIENCE, GroupLimits, GroupValidator
 from echo_queue.reporting.run_record import unrecorded
 from echo_queue.reporting.trained_groups import TrainedGroups
-from echo_queue.storage.object_store import INDEX, ObjectStore
+from echo_queue.storage.object_store import ObjectStore
 from learner.batch_collector import BatchCollector
 from learner.first_groups import FirstGroups
 from learner.follower import Follower
@@ -55,13 +52,11 @@ from learner.recovery import checkpoint
 from learner.recovery.background_saver import BackgroundSaver
 from learner.recovery.manifest import CheckpointManifest
 from learner.recovery.resume import resume
+from learner.run_start import FINISHED, begin, connect
 from learner.selection.pairs import select_samples
 from learner.update import UpdateResult, learn
 
 log = logging.getLogger(__name__)
-
-BASE_FOLDER = "base"
-READY, FINISHED = b"ready", b"finished"
 
 
 def train(config: Config, stop: threading.Event, place: Place = ALONE) -> None:
@@ -87,7 +82,7 @@ def train(config: Config, stop: threading.Event, place: Place = ALONE) -> None:
 def _train_together(config: Config, stop: threading.Event, store: ObjectStore, team: Team, where: torch.device) -> None:
     if config.learner.loss:
         custom_loss(config.learner.loss)  # before anything of the run is changed
-    if team.share(lambda: _begin(config, store)) == FINISHED:
+    if team.share(lambda: begin(config, store)) == FINISHED:
         team.settle()
         return
     loop = open_loop(config, store, team, where)
@@ -203,7 +198,7 @@ def _open_leader(
     restored: CheckpointManifest | None,
 ) -> Leader:
     """Begins a lineage at the restored checkpoint (None: at the base model) and brings the queue to it."""
-    caller = _connect(config)
+    caller = connect(config)
     monitor = Monitor(caller)
     signer = signing_key.signer(config)
     patience = max(config.learner.batch_groups, PATIENCE)
@@ -219,7 +214,7 @@ def _open_leader(
     queue.record(unrecorded(config.run.dir / "metrics.jsonl", before_this.version if before_this else BASE))
     announcements = LearnerQueue(caller.within(announcer.DEADLINE_S), lineage=newest.lineage)
     broadcast = open_broadcast(config, store, team, queue, announcements=announcements, signer=signer)
-    housekeeper = Housekeeper(_connect(config), store, config.queue.lease_s, broadcast.observe)
+    housekeeper = Housekeeper(connect(config), store, config.queue.lease_s, broadcast.observe)
     version = Version(newest.lineage, newest.version)
     first_groups = FirstGroups(monitor)
 
@@ -242,27 +237,3 @@ def _open_leader(
         housekeeper=housekeeper,
         write_model=policy.save_pretrained,
     )
-
-
-def _begin(config: Config, store: ObjectStore) -> bytes:
-    """Rank 0: checks the store, creates the run if need be and shares the base model, unless the run is finished."""
-    if config.store.url != EMBEDDED:
-        store_check.check(store)
-    operator = Operator(_connect(config))
-    operator.configure(RunRules.of(config))
-    if operator.status().finished:
-        log.info("run %s is finished; its model is %s", config.run.name, config.run.dir / "model")
-        return FINISHED
-    _share_base(config, store)
-    return READY
-
-
-def _connect(config: Config) -> Caller:
-    return Caller.connect(config, "learner", config.queue.stall_deadline_s)
-
-
-def _share_base(config: Config, store: ObjectStore) -> None:
-    """Uploads a base model's folder once, for workers on other machines; a hub model they download themselves."""
-    folder = Path(config.base_model)
-    if folder.is_dir() and not store.exists(f"{BASE_FOLDER}/{INDEX}"):
-        store.upload_folder(folder, BASE_FOLDER)

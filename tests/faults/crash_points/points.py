@@ -43,7 +43,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
         CONNECT,
     ),
     "learner": (
-        *(f"learner/{name}.py" for name in ("training_loop", "leader", "batch_collector", "housekeeper")),
+        *(f"learner/{name}.py" for name in ("training_loop", "run_start", "leader", "batch_collector", "housekeeper")),
         *(
             f"learner/recovery/{name}.py"
             for name in ("resume", "checkpoint", "archive", "background_saver", "state_files", "state_reader")
@@ -105,7 +105,7 @@ KINDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "learner/recovery/state_reader.py": {"read_into": (STATE,)},
     "learner/housekeeper.py": {"list": ("partials",)},
     "echo_queue/reporting/trained_groups.py": {"put": ("trained",), "list": (), "stream": (), "get": ()},
-    "learner/training_loop.py": {"exists": BASE[1:], "upload_folder": BASE},
+    "learner/run_start.py": {"exists": BASE[1:], "upload_folder": BASE},
     "workers/base_model.py": {"download_folder": BASE},
     CONNECT: {"check": ("the bucket",)},
     "echo_queue/connections/store_check.py": {
