@@ -39,6 +39,8 @@ def show(config: Path, *, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    leads = f"leads for {found.leads_ms / 1000:.0f} s more" if found.leads_ms else "leads no longer"
-    print(f"{found.leader or 'nobody'} {leads}{', and the fleet is paused' if found.paused else ''}")
+    leads = (
+        f"{found.leader} leads for {found.leads_ms / 1000:.0f} s more" if found.leads_ms else "nobody leads the fleet"
+    )
+    print(f"{leads}{'; it is paused' if found.paused else ''}")
     print(f"wanted: {json.dumps(dict(found.wanted))}")

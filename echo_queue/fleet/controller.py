@@ -161,8 +161,8 @@ class Controller:
         records = self._monitor.updates(self._last)
         if records:
             self._last = max(Version(*record.version) for record in records)
-            made = [update for record in records if (update := update_of(record.line))]
-            self._updates = [*self._updates, *made][-RECENT:]
+            told = [update for record in records if (update := update_of(record.line))]
+            self._updates = [*self._updates, *told][-RECENT:]
         return self._updates
 
     def _carry_out(self, decision: Decision, status: Status) -> None:
@@ -174,6 +174,8 @@ class Controller:
                 told[word].extend(observation.names_on(status, order.name))
         self._queue.order(WorkerOrder("rest"), told["rest"])
         self._queue.order(WorkerOrder("leave", self._limits.leave_s), told["leave"])
+        if ends := [order.name for order in decision.orders if isinstance(order, End)]:
+            self._driver.end(ends)
         refused = set()
         for name, launch in decision.memory.launches.items():
             if launch.confirmed:
@@ -183,8 +185,6 @@ class Controller:
             else:
                 refused.add(name)
         self._refused = frozenset(refused)
-        if ends := [order.name for order in decision.orders if isinstance(order, End)]:
-            self._driver.end(ends)
 
     def _confirm(self, name: str) -> None:
         launches = dict(self._memory.launches)
@@ -207,7 +207,7 @@ class Controller:
             "machines": here,
             "needed": round(wanted.needed, 4),
             "utilisation": wanted.utilisation,
-            "made": round(state.made, 4),
+            "made": state.made and round(state.made, 4),
             "starved": state.starved,
             "offers": {one.pool: [one.usd_per_hour, round(one.supply, 4), one.limit] for one in wanted.offers},
             "trust": round(decision.memory.trust, 3),

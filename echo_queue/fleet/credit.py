@@ -31,9 +31,9 @@ def judged(state: State, memory: Memory, offers: Mapping[str, Offer], limits: Li
     """Returns the memory with what the rates of now say about pools and machines."""
     doubted = memory.doubted & {machine.name for machine in state.machines}
     memory = replace(memory, doubted=doubted)
-    if now_s - memory.steady_s < limits.measure_s or not memory.serving:
+    if state.made is None or now_s - memory.steady_s < limits.measure_s or not memory.serving:
         return memory
-    memory = _pools_judged(state, memory, offers)
+    memory = _pools_judged(state, state.made, memory, offers)
     believed = sum(credit(name, pool, memory, offers) for name, pool in _serving(state, memory, offers).items())
     share = state.made * memory.trust / believed if believed > 0 else 1.0
     if not state.starved:
@@ -57,7 +57,7 @@ def _serving(state: State, memory: Memory, offers: Mapping[str, Offer]) -> dict[
     return {one.name: one.pool for one in state.machines if one.name in serving and one.pool in offers}
 
 
-def _pools_judged(state: State, memory: Memory, offers: Mapping[str, Offer]) -> Memory:
+def _pools_judged(state: State, made: float, memory: Memory, offers: Mapping[str, Offer]) -> Memory:
     claims: dict[str, float] = defaultdict(float)
     for worker in state.workers:
         if worker.rate is not None:
@@ -81,6 +81,6 @@ def _pools_judged(state: State, memory: Memory, offers: Mapping[str, Offer]) -> 
             continue
         if state.starved:
             pace[pool] = seen
-        elif sum(claims.values()) <= CREDIBLE * state.made:
+        elif sum(claims.values()) <= CREDIBLE * made:
             pace[pool] = max(pace.get(pool, 1.0), seen)
     return replace(memory, pace=pace, doubted=frozenset(doubted))

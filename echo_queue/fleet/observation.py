@@ -48,18 +48,18 @@ def hold(status: Status, *, paused: bool) -> str:
 
 
 class Counter:
-    """Groups per second that the queue has accepted in the last minute."""
+    """Groups per second that the queue has accepted in the last minute, once it has counted for a minute."""
 
     def __init__(self) -> None:
         self._past: deque[tuple[float, int]] = deque()
 
-    def per_s(self, now_s: float, accepted: int) -> float:
+    def per_s(self, now_s: float, accepted: int) -> float | None:
         """Returns the rate, with a further reading of the counter."""
         self._past.append((now_s, accepted))
         while len(self._past) > 2 and now_s - self._past[1][0] >= AVERAGED_S:
             self._past.popleft()
         first_s, first = self._past[0]
-        return (accepted - first) / (now_s - first_s) if now_s > first_s else 0.0
+        return (accepted - first) / (now_s - first_s) if now_s - first_s >= AVERAGED_S else None
 
 
 def _machine(worker: WorkerStatus, machines: Collection[str]) -> str:

@@ -108,15 +108,15 @@ class State:
     """What a decision looks at.
 
     `needed`: supply with which the learner is as busy as is wanted. `made`: groups per second that the queue has
-    accepted lately. `starved`: the learner waits although the workers are busy. `refused`: names that the driver
-    could not start since the last decision. `hold`: why nothing may be ordered; empty if something may. `over`: the run
-    is finished, and needs no machine.
+    accepted lately; None: not known yet. `starved`: the learner waits although the workers are busy. `refused`: names
+    that the driver could not start since the last decision. `hold`: why nothing may be ordered; empty if something may.
+    `over`: the run is finished, and needs no machine.
     """
 
     machines: tuple[Machine, ...]
     workers: tuple[Worker, ...]
     needed: float
-    made: float
+    made: float | None
     starved: bool
     memory: Memory = Memory()
     refused: frozenset[str] = frozenset()

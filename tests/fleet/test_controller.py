@@ -196,6 +196,23 @@ def test_a_finished_run_needs_no_machine(harness: FleetHarness) -> None:
     assert sum(line.startswith("left") for line in harness.written()) == 3
 
 
+def test_what_is_not_wanted_is_ended_though_nothing_can_be_started(harness: FleetHarness) -> None:
+    class Broken(LocalDriver):
+        def start(self, name: str, pool: str) -> bool:
+            raise DriverError(Problem("cloud", "no such image", "build it"))
+
+    harness.trains(1.0)
+    controller = harness.controller(fleet_of(TWO_POOLS), name="c1")
+    harness.until(controller, lambda turn: len(turn.decision.memory.serving) == 3, "three machines that serve")
+    lost = Memory(dismissals={harness.driver.machines()[0].name: Dismissal(Stage.end, 0.0)})
+    harness.queue.controller("c1").lead(60.0)
+    broken = Broken(harness.folder / "machines", lambda name, pool: (), grace_s=5.0)
+    successor = harness.controller(fleet_of(TWO_POOLS), broken, name="c1")
+    harness.queue.client.hset(harness.queue.keys.fleet, "plan", encoded(lost))
+    assert successor.turn() is None, "a start failed"
+    wait_until(lambda: len(harness.driver.machines()) == 2, "the end of one")
+
+
 def test_a_memory_comes_back_as_it_was_noted_and_another_is_refused() -> None:
     memory = Memory(
         launches={"a": Launch("spot", 1.5, confirmed=True)},

@@ -141,5 +141,15 @@ def test_a_machine_that_claims_far_more_than_its_pool_gets_no_credit() -> None:
     assert of(decision, Start) == ["cheap"]
 
 
+def test_workers_that_claim_more_than_the_queue_has_got_are_trusted_less_step_by_step_once_that_is_known() -> None:
+    names = tuple(f"cheap-{number}" for number in range(5))
+    state = replace(fleet(5.0, *names, memory=Memory(serving=names, starved=True)), starved=True)
+    assert decided(replace(state, made=None)).memory.trust == 1.0, "a controller that has just begun knows nothing"
+    first = decided(replace(state, made=2.0))
+    assert (first.memory.trust, len(of(first, Start))) == (0.8, 2)
+    again = replace(state, made=2.0, memory=replace(first.memory, launches={}))
+    assert decided(again, now_s=NOW_S + 10).memory.trust == 0.8, "one step for each measurement"
+
+
 def test_machines_of_a_pool_that_the_file_does_not_name_are_left_alone() -> None:
     assert decided(fleet(1.0, "cheap-1", "theirs-1", heard=["cheap-1"])).orders == ()

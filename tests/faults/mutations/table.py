@@ -670,7 +670,7 @@ MUTATIONS = (
         "signatures not checked",
         "anyone who can write to the store decides what the workers generate with",
         "echo_queue/weights/signatures.py",
-        "            self._key.verify(bytes.fromhex(end[2].decode()), DOMAIN + body)\n",
+        "            self._key.verify(bytes.fromhex(end[2].decode()), self._domain + body)\n",
         "            pass\n",
         ("tests/weights/test_signatures.py::test_any_changed_byte_is_noticed",),
     ),

@@ -6,7 +6,10 @@ import time
 from collections import Counter
 from contextlib import suppress
 
+import redis
+
 from echo_queue.errors import EchoQueueError
+from echo_queue.queue import WorkerOrder
 from tests.faults.storm.forked_roles import Process
 from tests.faults.storm.observer import StormObserver
 from tests.faults.storm.processes import Processes, role_of
@@ -25,6 +28,10 @@ from tests.faults.storm.summary import spared_by
 
 PAUSE_S = 0.01
 MAKE_UP_S = 20.0
+ORDER_SHARE = 0.5
+"""The share of the machines that go of which a controller dismisses the worker."""
+ORDER_MS = 1_500
+CONTROLLERS = ("controller-1", "controller-2")
 JOIN_SHARE = 0.5
 """The share of the draws at which a spot worker may join in which one does."""
 REWIND_S = 7.0
@@ -128,13 +135,28 @@ class FaultInjector:
             self.done["rival learners"] += 1
 
     def _spot(self, lot: float) -> None:
-        """A worker joins, or is told that its machine is taken away."""
+        """A worker joins, or is told that its machine is taken away; or a fleet's controller dismisses it."""
         there = self._named(*SPOTS)
         away = sorted({*SPOTS} - {process.name for process in there})
         if away and (lot < JOIN_SHARE or not there):
             self.done["spot workers"] += self._processes.join(away[0])
+        elif self._draw.random() < ORDER_SHARE:
+            self._dismiss(there[int(lot * len(there))].name)
         else:
             self.done["notices"] += self._processes.notify(there[int(lot * len(there))])
+
+    def _dismiss(self, worker: str) -> None:
+        """Orders a worker to rest or to leave, as one of two controllers that depose one another.
+
+        The order is taken back soon, since a machine of that name comes again, unlike those of a fleet.
+        """
+        with suppress(EchoQueueError, redis.RedisError), self._observer.observed():
+            if queue := self._observer.admin():
+                controller = queue.controller(self._draw.choice(CONTROLLERS))
+                controller.lead(0.0)
+                controller.order(WorkerOrder(self._draw.choice(("rest", "leave"))), [worker])
+                queue.client.pexpire(queue.keys.order(worker), ORDER_MS)
+                self.done["dismissals"] += 1
 
     def _restart(self) -> None:
         """While others are killed on."""
