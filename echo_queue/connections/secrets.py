@@ -61,9 +61,14 @@ def generated(directory: Path) -> GeneratedSecrets:
 
 
 def generate(directory: Path) -> GeneratedSecrets:
-    """Returns a run's secrets, and makes them if it has none; an existing file is never replaced."""
+    """Returns a run's secrets, and makes those that it lacks; what there is stays as it is.
+
+    A run of an earlier release lacks the passwords of roles that have come since.
+    """
     path = directory / "secrets.json"
-    if not path.exists():
+    if path.exists():
+        _add_roles(path)
+    else:
         directory.mkdir(parents=True, exist_ok=True)
         values = {
             "redis": {role: secrets.token_urlsafe(24) for role in ROLES},
@@ -72,6 +77,17 @@ def generate(directory: Path) -> GeneratedSecrets:
         }
         write_atomically(path, orjson.dumps(values, option=orjson.OPT_INDENT_2), "secrets", mode=0o600)
     return generated(directory)
+
+
+def _add_roles(path: Path) -> None:
+    try:
+        values = orjson.loads(path.read_bytes())
+        lacking = {role: secrets.token_urlsafe(24) for role in ROLES if role not in values["redis"]}
+    except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
+        return  # `generated` says what is wrong
+    if lacking:
+        values["redis"] |= lacking
+        write_atomically(path, orjson.dumps(values, option=orjson.OPT_INDENT_2), "secrets", mode=0o600)
 
 
 def external_redis_password(environ: Mapping[str, str] = os.environ, role: Role | None = None) -> str | None:
