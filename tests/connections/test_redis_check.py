@@ -184,7 +184,7 @@ def test_a_run_fits_one_node_of_a_cluster_and_the_wrong_node_names_the_right_one
     prefix = {"global_keyprefix": CELERY_PREFIX.format(run="test")}
     with Connection(owner.url, transport_options=prefix) as broker, closing(broker.SimpleQueue("celery")) as channel:
         channel.put({"chunk": 1})
-        assert channel.get(timeout=10).payload == {"chunk": 1}, "the broker's keys are in the same slot"
+        assert channel.get(timeout=120).payload == {"chunk": 1}, "the broker's keys are in the same slot"
     for node in nodes:
         node.stop()
 

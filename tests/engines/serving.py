@@ -15,7 +15,7 @@ from tests.engines.models import LONGEST
 from tests.waiting import wait_until
 
 START_S = 180.0
-STOP_S = 10.0
+STOP_S = 60.0
 PLAIN = ("--worker-extension-cls", "workers.engines.http.plain_weights.PlainWeights")
 FITTING: Mapping[str, str] = {
     "--dtype": "float32",

@@ -22,7 +22,7 @@ GROUPS_PER_S = 1.0
 def main(url: str, run: str, name: str, pool: str, journal: Path) -> None:
     stop = threading.Event()
     set_on_signals(stop)
-    queue = WorkerQueue(Caller(redis.Redis.from_url(url, socket_timeout=5.0), run, 5.0))
+    queue = WorkerQueue(Caller(redis.Redis.from_url(url, socket_timeout=30.0), run, 5.0))
     _note(journal, f"began {name}")
     said = Heartbeat("none", Version(0, 0), "generating", 1.0, GROUPS_PER_S, 1, pool=pool, machine=name)
     while not stop.is_set():

@@ -96,4 +96,4 @@ def test_one_worker_that_greets_is_enough(listener: socket.socket) -> None:
     greeter = threading.Thread(target=greet)
     greeter.start()
     assert said(machine.peer_warnings(["127.0.0.1:1", f"127.0.0.1:{listener.getsockname()[1]}"])) == []
-    greeter.join(10)
+    greeter.join(120)

@@ -186,7 +186,7 @@ def test_sigterm_keeps_what_was_trained_and_a_second_start_goes_on(harness: Lear
     kept = checkpoint.trained_ids(harness.store(config))
     assert 8 <= len(kept) == queue.audit().trained < PROMPTS
     learner = harness.learn(config)
-    learner.join(60)
+    learner.join(120)
     assert learner.exitcode == 0
     finished(harness, config)
     assert checkpoint.trained_ids(harness.store(config))[: len(kept)] == kept
@@ -206,7 +206,7 @@ def test_a_learner_killed_at_many_moments_trains_every_prompt_exactly_once(harne
         wait_until(lambda before=before: queue.status().learner.lineage > before, "a new lineage")
         time.sleep(after_s)
         learner.kill()
-        learner.join(10)
+        learner.join(120)
         assert queue.audit().ok
     learner = harness.learn(config)
     learner.join(60)

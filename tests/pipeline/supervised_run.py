@@ -66,7 +66,7 @@ class SupervisedRun:
         """SIGKILL to the one process that plays `role`, at once."""
         os.kill(self.pid(role), signal.SIGKILL)
         if role == "supervisor":
-            self.process.wait(10)
+            self.process.wait(60)
 
     def pid(self, role: str) -> int:
         """Waits for the role to have a process, where it is being started again."""
@@ -77,7 +77,7 @@ class SupervisedRun:
             found.extend([] if pid is None else [pid])
             return pid is not None
 
-        wait_until(started, f"the start of {role}", 30, self.told)
+        wait_until(started, f"the start of {role}", 120, self.told)
         return found[0]
 
     def _pid(self, role: str) -> int | None:
@@ -97,7 +97,7 @@ class SupervisedRun:
                 self.process.wait(60)
             except subprocess.TimeoutExpired:
                 self.process.kill()
-                self.process.wait(10)
+                self.process.wait(60)
 
     def told(self) -> str:
         """Returns what the run and its roles printed, for a failed assertion."""

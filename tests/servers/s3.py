@@ -21,7 +21,7 @@ from tests.servers.swift import Swift
 
 BUCKET = "echo-queue"
 KEYS = StoreKeys("TESTTESTTESTTESTTEST", "no-secret-at-all")
-DEADLINE_S = 20.0
+DEADLINE_S = 120.0
 
 
 class Server(Protocol):

@@ -168,7 +168,7 @@ def test_services_that_are_kept_already_are_left_to_their_keeper(config: Config,
         serving.serve(config, threading.Event())
     assert connect_redis(config, "admin", deadline_s=0).ping(), "nobody else ends them"
     keeper.send_signal(signal.SIGTERM)
-    assert keeper.wait(20) == 0
+    assert keeper.wait(120) == 0
 
 
 def test_sigterm_ends_the_store_first_and_redis_last(config: Config, tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_sigterm_ends_the_store_first_and_redis_last(config: Config, tmp_path: P
     keeper = subprocess.Popen([sys.executable, "-c", SERVE, str(file)])
     wait_until((services_dir(config) / "store.json").exists, "the services")
     keeper.send_signal(signal.SIGTERM)
-    assert keeper.wait(20) == 0
+    assert keeper.wait(120) == 0
     for service in ("redis", "store"):
         with pytest.raises(ProcessLookupError):
             os.kill(pid_of(config, service), 0)

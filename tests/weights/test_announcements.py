@@ -79,7 +79,7 @@ def test_parts_that_are_stored_in_any_order_are_announced_in_theirs(
 
     def put_first_late(self: ObjectStore, key: str, data: bytes, once: bool = False) -> bool:
         if key.endswith(".part") and thread.place == 0:
-            assert others.acquire(timeout=20) and others.acquire(timeout=20)
+            assert others.acquire(timeout=120) and others.acquire(timeout=120)
             assert told.all == []
         done = put(self, key, data, once)
         others.release()

@@ -59,7 +59,7 @@ class RoleProcess:
         """SIGKILL to the process and all that it started."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        return self.wait(10.0)
+        return self.wait(60.0)
 
     def told(self) -> str:
         """The last that it printed."""
@@ -100,7 +100,7 @@ class ForkServer:
         for process in list(self._processes.values()):
             process.end()
         self._server.terminate()
-        self._server.wait(10)
+        self._server.wait(60)
 
     def _listen(self) -> None:
         while True:

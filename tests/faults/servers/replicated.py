@@ -17,7 +17,7 @@ from echo_queue.services.redis_server import RedisServer
 from tests.faults.proxy.proxy import Proxy, Raw
 from tests.faults.proxy.resp import Resp
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 
 
 class Replicated:

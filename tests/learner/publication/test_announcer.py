@@ -14,7 +14,7 @@ from tests.queue.clients import Clients
 from tests.queue.queue_harness import QueueHarness
 from tests.waiting import wait_until
 
-WAIT_S = 10.0
+WAIT_S = 120.0
 
 
 def announcement(place: int, number: int = 7) -> Announcement:

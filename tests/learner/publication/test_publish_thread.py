@@ -52,12 +52,12 @@ def test_training_goes_on_while_a_version_is_published_and_the_next_one_waits_un
 
     def publish(version: Version, share: Share) -> None:
         begun.set()
-        may_go.wait(10)
+        may_go.wait(120)
         seen.append((version.number, float(sum(row.sum() for row in share.rows.values()))))
 
     publisher = started(publish)
     publisher.hand_over(snapshot(1))
-    begun.wait(10)
+    begun.wait(120)
     assert not publisher.free
     with pytest.raises(RuntimeError, match="was handed over before another version was published"):
         publisher.hand_over(snapshot(2))
@@ -101,7 +101,7 @@ def test_a_version_has_arrived_once_every_living_worker_serves_it() -> None:
 
 def test_a_publication_that_is_stuck_is_named() -> None:
     may_go = threading.Event()
-    publisher = PublishThread(lambda version, share: may_go.wait(20), lambda version, hurried: None, deadline_s=0.05)
+    publisher = PublishThread(lambda version, share: may_go.wait(120), lambda version, hurried: None, deadline_s=0.05)
     publisher.start()
     publisher.hand_over(snapshot(7, 3))
     with pytest.raises(DeadlineError, match=r"version 3\.7 was not published within 0 s"):
@@ -118,13 +118,13 @@ def test_what_follows_a_publication_is_told_that_a_newer_one_waits() -> None:
     def further(version: Version, hurried: Callable[[], bool]) -> None:
         told.append(hurried())
         partial_payloads.set()
-        may_go.wait(10)
+        may_go.wait(120)
         told.append(hurried())
 
     publisher = PublishThread(lambda version, share: None, further, 20.0)
     publisher.start()
     publisher.hand_over(snapshot(1, 1))
-    assert partial_payloads.wait(10)
+    assert partial_payloads.wait(120)
     publisher.hand_over(snapshot(2, 1))
     may_go.set()
     publisher.wait()

@@ -16,7 +16,7 @@ import torch
 
 from echo_queue import failpoints
 from echo_queue.config import Learner
-from echo_queue.errors import EchoQueueError, ServiceError
+from echo_queue.errors import DeadlineError, EchoQueueError, ServiceError
 from echo_queue.records import Version
 from echo_queue.services.s3_server import S3Server
 from echo_queue.storage.endpoint import StoreEndpoint
@@ -329,12 +329,14 @@ def die_while_saving(team: Team, endpoint: StoreEndpoint, run: str) -> str:
     if team.rank > 0:
         save(team, store, 2, first)
         heard = team.receive().decode()
+        store.put("heard", b"")
     else:
         with pytest.raises(RankLostError) as lost:
             save_until_it_fails(team, store, 2, first, 2.0)
         team.send((heard := str(lost.value)).encode())
+        wait_until(lambda: store.exists("heard"), "rank 1 to hear of it")  # by rank 0's own store of messages
         failpoints.observer = failpoints.CrashPoint("report to rank 0")
-    with suppress(RankLostError):  # of a rank that has not reported when rank 0 dies
+    with suppress(RankLostError, DeadlineError):  # of a rank that has not reported, or not begun, when rank 0 dies
         save(team, store, 3, first)
     return heard
 

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import orjson
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 Server = TypeVar("Server", bound="MetadataServer")
 
 

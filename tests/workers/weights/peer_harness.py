@@ -27,7 +27,7 @@ from workers.weights.peers.peer_auth import PeerAuth
 CHUNK = 16 << 10
 SECRET = b"shared by the run's workers"
 VERSION = Version(1, 7)
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 CHUNK_DEADLINE_S = 0.6
 
 

@@ -14,7 +14,7 @@ from tests.workers.weights.peer_harness import part_of, random_parts
 from workers.weights.cache.fetch_thread import FetchThread, PendingPart
 from workers.weights.cache.part_cache import PartCache
 
-WAIT_S = 10.0
+WAIT_S = 120.0
 SIZE = len(random_parts(2)[0])
 
 

@@ -31,7 +31,7 @@ from tests.workers.weights.reader import Reader
 from workers.weights import weight_watcher
 from workers.weights.cache import caching_transport
 
-WAIT_S = 20.0
+WAIT_S = 120.0
 ROOT = Path(__file__).parents[3]
 
 

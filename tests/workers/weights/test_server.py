@@ -253,7 +253,7 @@ def test_a_client_that_dawdles_with_its_head_is_left_and_hinders_nobody(
         connection.sendall(harness.ask())
         assert status(connection) == 200
     for thread in threads:
-        thread.join(timeout=20)
+        thread.join(timeout=120)
     assert len(said) == 10 and max(said) < len(harness.ask())
     for connection in slow:
         connection.close()

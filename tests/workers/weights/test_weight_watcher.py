@@ -31,7 +31,7 @@ torch.set_num_threads(1)
 Begin = Callable[..., WorkerHarness]
 Follow = Callable[..., "Following"]
 Tensors = dict[str, Tensor]
-DEADLINE_S = 20.0
+DEADLINE_S = 120.0
 NO_SHUTDOWN = threading.Event()
 
 
