@@ -218,7 +218,8 @@ class Machine(RuleBasedStateMachine):
         answered = self._real(lost, lambda: self.queue.progress(one.worker, [kept]))
         if caller.newest:
             assert answered == self._model(lost, lambda: self.run.progress(one.worker, one.task.id, mine))
-            self.sent[one.worker, one.task.id] = mine
+            if not answered:  # else the worker holds the task no more, and its client notes nothing
+                self.sent[one.worker, one.task.id] = mine
         else:  # a client that has nothing new to tell does not ask whether the task is still held
             assert (answered, self.sent[one.worker, one.task.id]) == ([], mine)
 
