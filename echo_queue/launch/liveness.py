@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from echo_queue.errors import ConfigError, Problem
+from echo_queue.launch.file_lock import is_locked
 
 EVERY_S = 1.0
 LATE_S = 15.0
@@ -39,7 +40,7 @@ class LivenessFile:
             _folder().mkdir(mode=0o700, exist_ok=True)
             for path in _folder().glob("[!.]*"):
                 with suppress(FileNotFoundError):
-                    if not _is_locked(path):
+                    if not is_locked(path):
                         path.unlink()
             self._file, made = tempfile.mkstemp(prefix=".", dir=_folder())
         except OSError as error:
@@ -128,18 +129,9 @@ def unhealthy(role: LivingRole, late_s: float = LATE_S) -> str:
 def _ages_s(role: LivingRole) -> Iterator[float]:
     for path in _folder().glob(f"{role}.*"):
         with suppress(FileNotFoundError):  # its process has just ended
-            if _is_locked(path):
+            if is_locked(path):
                 yield time.time() - path.stat().st_mtime
 
 
 def _folder() -> Path:
     return Path(tempfile.gettempdir()) / f"echo-queue-{os.getuid()}"
-
-
-def _is_locked(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    return False

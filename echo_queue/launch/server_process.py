@@ -22,9 +22,8 @@ from echo_queue import failpoints
 from echo_queue.atomic_file import write_atomically
 from echo_queue.errors import DeadlineError, Problem, ServiceError
 from echo_queue.launch import log_file
+from echo_queue.launch.file_lock import is_locked, noting_itself
 
-# The shell writes its pid into the lock file and then becomes the server, so a held lock always names its holder.
-LAUNCH = 'echo $$ > "$1"; shift; exec "$@"'
 HOST = "127.0.0.1"
 PORT_ATTEMPTS = 3
 PORT_TAKEN = "address already in use"
@@ -142,7 +141,7 @@ class ServerProcess:
         self, argv: Sequence[str], environ: Mapping[str, str], log: IO[bytes], lock: IO[str]
     ) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
-            ["/bin/sh", "-c", LAUNCH, "sh", str(self._lock), *argv],
+            noting_itself(str(self._lock), argv),
             cwd=self.dir,
             env={**os.environ, **environ},
             stdin=subprocess.DEVNULL,
@@ -200,15 +199,7 @@ class ServerProcess:
             time.sleep(POLL_S)
 
     def _held(self) -> bool:
-        if not self._lock.exists():
-            return False
-        # A shared lock, so that two processes that only check do not take each other for a server.
-        with self._lock.open() as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-            return False
+        return self._lock.exists() and is_locked(self._lock)
 
     def _no_space(self) -> bool:
         return self.dir.exists() and shutil.disk_usage(self.dir).free < LOG_TAIL_BYTES

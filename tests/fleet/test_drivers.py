@@ -1,5 +1,6 @@
 """What every driver promises, on real processes; and what the user's commands may get wrong."""
 
+import fcntl
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -84,6 +85,15 @@ def test_a_machine_that_does_not_end_is_ended_by_force(make: Make, folder: Path)
         return driver.machines() == ()
 
     wait_until(ended, "its end")
+
+
+def test_controllers_that_list_at_once_take_each_other_for_no_machine(folder: Path) -> None:
+    driver = local(folder, ("/bin/true",))
+    driver.start("a", "pool")
+    wait_until(lambda: not driver.machines(), "its end")
+    with (folder / "pool" / "a" / "lock").open() as another:
+        fcntl.flock(another, fcntl.LOCK_SH)
+        assert driver.machines() == ()
 
 
 def test_a_machine_that_dies_is_listed_no_longer(folder: Path) -> None:

@@ -20,9 +20,8 @@ from echo_queue import failpoints
 from echo_queue.errors import Problem
 from echo_queue.fleet.drivers.protocol import DriverError, Quote
 from echo_queue.fleet.state import Machine
+from echo_queue.launch.file_lock import is_locked, noting_itself
 
-# The shell notes its number in the lock's file and becomes the worker, which keeps the lock.
-LAUNCH = 'echo $$ > "$1"; shift; exec "$@"'
 HELD_S, POLL_S = 2.0, 0.01
 """How long a name's lock may be held before its holder has said its number."""
 Command = Callable[[str, str], Sequence[str]]
@@ -43,7 +42,7 @@ class LocalDriver:
 
     def machines(self) -> tuple[Machine, ...]:
         self._children = [child for child in self._children if child.poll() is None]
-        return tuple(Machine(path.parent.name, path.parent.parent.name) for path in self._locks() if _is_held(path))
+        return tuple(Machine(path.parent.name, path.parent.parent.name) for path in self._locks() if is_locked(path))
 
     def start(self, name: str, pool: str) -> bool:
         folder = self._folder / pool / name
@@ -55,7 +54,7 @@ class LocalDriver:
 
     def end(self, names: Sequence[str]) -> None:
         for path in self._locks():
-            if path.parent.name in names and _is_held(path):
+            if path.parent.name in names and is_locked(path):
                 failpoints.step("end machine", partial(self._end, path), path.parent.name)
 
     def offers(self) -> Mapping[str, Quote]:
@@ -86,7 +85,7 @@ class LocalDriver:
         own = {"ECHO_QUEUE_ROLLOUT__POOL": pool, "ECHO_QUEUE_ROLLOUT__MACHINE": name}
         with Path(lock.name).with_name("log").open("ab") as log:
             child = subprocess.Popen(
-                ["/bin/sh", "-c", LAUNCH, "machine", lock.name, *self._command(name, pool)],
+                noting_itself(lock.name, self._command(name, pool)),
                 env={**self._environ, **own},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -118,11 +117,3 @@ def _locked(lock: IO[str]) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _is_held(path: Path) -> bool:
-    with path.open("r") as lock:
-        if not _locked(lock):
-            return True
-        fcntl.flock(lock, fcntl.LOCK_UN | fcntl.LOCK_NB)
-    return False
