@@ -10,17 +10,14 @@ than what was found are not searched.
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from echo_queue.capacity.bounds import Path, supply_needed, utilisation
+from echo_queue.capacity.integer_program import Floats, constraint, solve
 from echo_queue.capacity.offers import Offer
-from echo_queue.errors import ConfigError, Problem
 
-Floats = npt.NDArray[np.float64]
 TOLERANCE = 1e-7
 """Relative; within it two costs are equal."""
 MOST_LINES = 50
@@ -102,8 +99,6 @@ def cheapest(choices: Iterable[tuple[Sequence[Offer], Goal]]) -> Chosen | None:
     A choice is a goal, such as one publication period, with the offers as they are under it. Of choices that come to
     the same cost the first is taken. Raises `ConfigError` without scipy.
     """
-    if find_spec("scipy") is None:
-        raise ConfigError(Problem("echo-queue plan", "needs scipy", "pip install 'echo-queue[plan]'"))
     levels = [tuple(_levels(offers, goal)) for offers, goal in choices]
     best = _cheapest_of(itertools.chain(*levels), math.inf)
     for choice in levels:
@@ -213,8 +208,6 @@ def _integers(
 
     A pool with a cost of entry has a second variable, which is 1 if any machine of it is used.
     """
-    from scipy.optimize import Bounds, LinearConstraint, milp
-
     entries = [place for place, one in enumerate(offers) if one.entry_usd_per_hour > 0]
     count, more = len(offers), len(entries)
     cost = np.array([*(one.usd_per_hour for one in offers), *(offers[place].entry_usd_per_hour for place in entries)])
@@ -224,24 +217,14 @@ def _integers(
     rows = [np.concatenate([supply - slope * workers, padding]) for slope, _ in lines]
     least = [height for _, height in lines]
     constraints = [
-        LinearConstraint(np.array(rows), lb=np.array(least)),
-        LinearConstraint(np.concatenate([workers, padding])[None], ub=most_workers),
+        constraint(np.array(rows), least=np.array(least)),
+        constraint(np.concatenate([workers, padding])[None], most=most_workers),
     ]
     if most_usd < math.inf:
-        constraints.append(LinearConstraint(cost[None], ub=most_usd))
+        constraints.append(constraint(cost[None], most=most_usd))
     if entries:
         used = np.zeros((more, count + more))
         used[np.arange(more), entries], used[np.arange(more), count + np.arange(more)] = 1.0, -limits[entries]
-        constraints.append(LinearConstraint(used, ub=0.0))
-    upper = np.concatenate([limits, np.ones(more)])
-    found = milp(
-        cost,
-        integrality=np.ones(count + more),
-        bounds=Bounds(0, upper),
-        constraints=constraints,
-        options={"mip_rel_gap": 0.0},
-    )
-    if not found.success:
-        return None
-    machines: Floats = np.round(found.x[:count])
-    return machines
+        constraints.append(constraint(used, most=0.0))
+    found = solve(cost, constraints, lower=0, upper=np.concatenate([limits, np.ones(more)]))
+    return None if found is None else found[:count]

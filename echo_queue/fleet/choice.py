@@ -7,12 +7,11 @@ little, the most supply that they allow is the answer.
 
 from collections.abc import Sequence
 from functools import lru_cache
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from echo_queue.errors import ConfigError, Problem
+from echo_queue.capacity.integer_program import constraint, solve
 
 NEXT_TO_NOTHING = 1e-6
 """Weight of the price where as much supply as possible is wanted, so that of equal supplies the cheaper is taken."""
@@ -42,39 +41,23 @@ def cheapest(pools: tuple[Choosable, ...], needed: float, caps: Caps) -> tuple[i
     If the caps allow less supply than is needed, it is the set with the most supply.
     Raises `ConfigError` without scipy.
     """
-    if find_spec("scipy") is None:
-        raise ConfigError(Problem("echo-queue fleet", "needs scipy", "pip install 'echo-queue[plan]'"))
     if not pools:
         return ()
     price = np.array([one.usd_per_hour for one in pools])
     supply = np.array([one.supply for one in pools])
-    enough = _solve(price, pools, [*_caps(pools, caps), _constraint(supply, least=needed)])
+    enough = _solve(price, pools, [*_caps(pools, caps), constraint(supply[None], least=needed)])
     return enough or _solve(NEXT_TO_NOTHING * price - supply, pools, _caps(pools, caps))
 
 
 def _caps(pools: Sequence[Choosable], caps: Caps) -> list[Any]:
     price = np.array([one.usd_per_hour for one in pools])
     return [
-        _constraint(np.ones(len(pools)), most=float(caps.machines)),
-        _constraint(price, most=caps.usd_per_hour),
+        constraint(np.ones((1, len(pools))), most=float(caps.machines)),
+        constraint(price[None], most=caps.usd_per_hour),
     ]
 
 
-def _constraint(row: Any, least: float = -np.inf, most: float = np.inf) -> Any:
-    from scipy.optimize import LinearConstraint
-
-    return LinearConstraint(row[None], lb=least, ub=most)
-
-
 def _solve(cost: Any, pools: Sequence[Choosable], constraints: list[Any]) -> tuple[int, ...] | None:
-    from scipy.optimize import Bounds, milp
-
-    bounds = Bounds([one.least for one in pools], [max(one.least, one.most) for one in pools])
-    found = milp(
-        cost,
-        integrality=np.ones(len(pools)),
-        bounds=bounds,
-        constraints=constraints,
-        options={"mip_rel_gap": 0.0},
-    )
-    return tuple(round(count) for count in found.x) if found.success else None
+    lower, upper = [one.least for one in pools], [max(one.least, one.most) for one in pools]
+    found = solve(cost, constraints, lower=lower, upper=upper)
+    return None if found is None else tuple(int(count) for count in found)
