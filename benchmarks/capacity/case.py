@@ -38,7 +38,7 @@ class Case:
     publish: float
     concurrent: int = 2
     seed: int = 1
-    """Of the prompts' lengths."""
+    """The seed of the prompts' lengths."""
 
 
 class Speeds(NamedTuple):

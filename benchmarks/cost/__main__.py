@@ -185,7 +185,7 @@ def _share(value: float | None) -> str:
 
 
 def targets(figures: Figures) -> Mapping[str, bool]:
-    """Whether the map is whole: each edge lies where its saving is reached, and each assumption was tried."""
+    """Returns whether the map is whole: each edge lies where its saving is reached, and each assumption was tried."""
     falling = [
         dearest is None or cheapest is None or dearest > cheapest
         for one in figures.edges

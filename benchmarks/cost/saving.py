@@ -1,4 +1,4 @@
-"""What a fleet's plan costs, and what it saves of generation at the learner's own place."""
+"""The cost of a fleet's plan, and the share that it saves of generation at the learner's own place."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -15,13 +15,13 @@ from echo_queue.capacity.search import eligible, predicted
 REPORTED = (0.333, 0.363)
 """ECHO-2's saving of the cumulative cost at equal accuracy (arXiv 2602.02192, figure 3a)."""
 INTERRUPTIONS, BOOT_S = 0.1, 300.0
-"""Of the pools of the map, in an hour of a machine: assumed, as for the pools of the fleet files."""
+"""Interruptions of the pools of the map, in an hour of a machine: assumed, as for the pools of the fleet files."""
 MOST_MACHINES = 500
 
 
 @dataclass(frozen=True)
 class Saving:
-    """What an update costs, and the share that this saves of the same run at one site: in turns, or beside it."""
+    """The cost of an update, and the share that this saves of the same run at one site: in turns, or beside it."""
 
     usd_per_update: float | None
     of_sync: float | None

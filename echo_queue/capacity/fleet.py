@@ -135,7 +135,7 @@ Command = tuple[Text, ...]
 
 
 class Controller(Table):
-    """What `echo-queue fleet` may do, and by which driver. The plan does not read it (docs/fleet.md)."""
+    """The limits and the driver of `echo-queue fleet`. The plan does not read them (docs/fleet.md)."""
 
     driver: Literal["local", "command"] = "local"
     """`local`: worker processes of this machine. `command`: the commands below."""
@@ -156,11 +156,11 @@ class Controller(Table):
     every_s: Annotated[float, Field(gt=0)] = 10.0
     """Time between two decisions."""
     calm_s: Annotated[float, Field(ge=0)] = 600.0
-    """How long a cheaper fleet must have been possible before machines are dismissed for it."""
+    """Seconds for which a cheaper fleet must have been possible before machines are dismissed for it."""
     saving: Annotated[float, Field(ge=0, lt=1)] = 0.02
     """The least share of the cost that is worth it."""
     measure_s: Annotated[float, Field(gt=0)] = 120.0
-    """How long the same machines must have served before their measured rates count."""
+    """Seconds for which the same machines must have served before their measured rates count."""
     silent_s: Annotated[float, Field(gt=0)] = 90.0
     """A machine whose workers are silent for longer is replaced, and goes on."""
     lost_s: Annotated[float, Field(gt=0)] = 900.0

@@ -16,7 +16,7 @@ NO_SETBACK = Setback(0, 0.0)
 
 
 class Phase(StrEnum):
-    """What a machine is good for: it will serve, it serves, its workers are not heard, or it is being dismissed."""
+    """The state of a machine: it will serve, it serves, its workers are not heard, or it is being dismissed."""
 
     launching = "launching"
     serving = "serving"
@@ -38,7 +38,7 @@ class Inventory:
 
     @property
     def usd_per_hour(self) -> float:
-        """What all of them cost together."""
+        """The price of all of them together."""
         return sum(self.prices[pool] for pool in self.pools.values())
 
 

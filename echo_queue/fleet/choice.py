@@ -28,7 +28,7 @@ class Choosable(NamedTuple):
 
 
 class Caps(NamedTuple):
-    """What all machines together may be."""
+    """The limits of all machines together."""
 
     usd_per_hour: float
     machines: int

@@ -1,4 +1,4 @@
-"""How much supply a machine is believed to give: what was planned, corrected by what the queue has really got.
+"""The supply that a machine is believed to give: what was planned, corrected by what the queue has really got.
 
 Workers say themselves how fast they are, and one may lie or err. So a pool is judged by the median of its machines,
 machines far from it get no credit, and the sum of all claims is held against what the queue has accepted. All of this

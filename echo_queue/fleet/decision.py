@@ -207,7 +207,7 @@ class _Turn:
 
     @property
     def _affordable_usd_per_hour(self) -> float:
-        """What machines may cost so that they can still be dismissed before the budget ends."""
+        """The price of machines that may be had so that they can still be dismissed before the budget ends."""
         limits = self._limits
         seconds = limits.rest_s + limits.leave_s + 2 * limits.decision_s
         return (limits.usd - self._memory.spent_usd) * HOUR_S / seconds

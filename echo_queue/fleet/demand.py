@@ -24,7 +24,7 @@ RECENT = 16
 
 
 class Pace(NamedTuple):
-    """How the learner gets on. `t_train_s`: seconds of an update; `waits`: the share of its time without groups."""
+    """The speed of the learner. `t_train_s`: seconds of an update; `waits`: the share of its time without groups."""
 
     t_train_s: float
     waits: float

@@ -13,7 +13,7 @@ from echo_queue.launch import roles
 from echo_queue.queue import Caller, FleetQueue, Monitor
 
 DEADLINE_S = 20.0
-"""How long a turn waits for Redis before it leaves the fleet as it is."""
+"""The time for which a turn waits for Redis before it leaves the fleet as it is."""
 
 
 def opened(config: Config, path: Path, fleet: Fleet, *, act: bool) -> Controller:

@@ -33,7 +33,7 @@ class Offer:
 
 @dataclass(frozen=True)
 class Worker:
-    """What the queue knows of a worker. `rate`: groups per second by its own account; None until it has made some.
+    """A worker as the queue knows it. `rate`: groups per second by its own account; None until it has made some.
 
     `silent_s`: since its last heartbeat. `serves`: it has loaded its model.
     """
@@ -54,7 +54,7 @@ class Launch:
 
 
 class Stage(StrEnum):
-    """How far a machine's dismissal has come: its workers are to lease nothing more, to leave, or it is ended."""
+    """The stage of a machine's dismissal: its workers are to lease nothing more, to leave, or it is ended."""
 
     rest = "rest"
     leave = "leave"
@@ -79,7 +79,7 @@ class Setback:
 
 @dataclass(frozen=True)
 class Memory:
-    """What decisions remember. It is kept in Redis before orders are carried out, so that a successor goes on from it.
+    """The memory of decisions. It is kept in Redis before orders are carried out, so that a successor goes on from it.
 
     `quiet`: since when a machine that had served has no worker that is heard. `trust`: the share of what workers claim
     that the queue has really got. `pace`: by pool, what a machine gives of what was planned. `doubted`: machines that
@@ -105,7 +105,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class State:
-    """What a decision looks at.
+    """The facts that a decision looks at.
 
     `needed`: supply with which the learner is as busy as is wanted. `made`: groups per second that the queue has
     accepted lately; None: not known yet. `starved`: the learner waits although the workers are busy. `refused`: names
@@ -126,7 +126,7 @@ class State:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a controller may spend, and how patient it is.
+    """The money that a controller may spend, and its patience.
 
     `usd_per_hour`, `usd`: for the pools, in an hour and in all. `machines`: of all pools together, those that are
     leaving included. `calm_s`: how long a cheaper fleet must have been possible before anything is dismissed for it.

@@ -4,16 +4,14 @@ Everything in it is for its owner alone (0700, 0600). `env.sh` exports where the
 """
 
 import os
-import re
 import secrets
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from echo_queue.atomic_file import write_atomically
+from echo_queue.config.toml_text import written
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.invitation.token import Grant, SignedToken
 
@@ -25,7 +23,6 @@ VARIABLES = {
     SECRET_KEY: "ECHO_QUEUE_WORKER_STORE_SECRET_KEY",
 }
 """The file of each secret → the variable that holds it, or with `_FILE` its path."""
-KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class Home:
@@ -67,7 +64,7 @@ class Home:
         """Writes the configuration, and the certificates by which Redis is known."""
         if authority:
             self._write(AUTHORITY, authority)
-        self._write(CONFIG, toml(settings))
+        self._write(CONFIG, written(settings))
 
     def keep_grant(self, envelope: bytes, grant: Grant) -> None:
         """Writes the secrets and, last of all, the grant: whoever finds it finds everything."""
@@ -100,24 +97,3 @@ class Home:
         except OSError as error:
             what = f"cannot be written: {error.strerror}"
             raise ServiceError(Problem(str(self.path / name), what, "free space there, or fix its rights")) from None
-
-
-def toml(settings: Mapping[str, Mapping[str, Any]]) -> str:
-    """Returns settings by section as TOML. JSON's texts and numbers are TOML's; tables of a section stand inline."""
-    lines: list[str] = []
-    for section, values in settings.items():
-        lines += [f"[{section}]", *(f"{_key(key)} = {_value(value)}" for key, value in values.items()), ""]
-    return "\n".join(lines)
-
-
-def _value(value: Any) -> str:
-    match value:
-        case dict():
-            return "{" + ", ".join(f"{_key(key)} = {_value(part)}" for key, part in value.items()) + "}"
-        case list():
-            return "[" + ", ".join(map(_value, value)) + "]"
-    return orjson.dumps(value).decode().replace("\x7f", "\\u007f")
-
-
-def _key(key: str) -> str:
-    return key if KEY.fullmatch(key) else orjson.dumps(key).decode().replace("\x7f", "\\u007f")

@@ -22,6 +22,7 @@ from echo_queue.connections.endpoints import CELERY_PREFIX
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.queue.acl import guest_rules, rules
 from echo_queue.queue.keys import InvitationKeys, Keys
+from echo_queue.queue.replies import milliseconds
 
 State = Literal["open", "claimed", "expired", "revoked"]
 MOST_HOST = 64
@@ -66,7 +67,7 @@ class Register:
 
     def now_ms(self) -> int:
         """Returns the server's clock."""
-        return _milliseconds(self._client.time())
+        return milliseconds(self._client.time())
 
     def admit_users(self, id: str, guest_password: str, worker_password: str) -> None:
         """Makes both users of an invitation. Raises `ServiceError` where Redis lets nobody make users."""
@@ -182,7 +183,7 @@ class Guest:
 
     def now_ms(self) -> int:
         """Returns the server's clock."""
-        return _milliseconds(self._client.time())
+        return milliseconds(self._client.time())
 
     def may_invite(self, public_key: str) -> bool:
         """Returns whether the server knows this key as one that signs invitations to the run."""
@@ -228,8 +229,3 @@ def _worker_rules(run: str) -> str:
 
 def _text(word: bytes | str) -> str:
     return word if isinstance(word, str) else word.decode("utf-8", "replace")
-
-
-def _milliseconds(time: tuple[int, int]) -> int:
-    seconds, microseconds = time
-    return seconds * 1000 + microseconds // 1000

@@ -42,7 +42,7 @@ class Document(BaseModel):
 
 
 class Grant(Document):
-    """What a machine gets for its invitation: the secrets of its worker. Without store keys, it needs its own."""
+    """The answer to an invitation: the secrets of its worker. Without store keys, it needs its own."""
 
     id: Id
     username: Word
@@ -52,7 +52,7 @@ class Grant(Document):
 
 
 class Invitation(Document):
-    """What a token says."""
+    """The content of a token."""
 
     format: Literal[1] = 1
     id: Id

@@ -21,7 +21,7 @@ BLOCK_S = 2.0
 WOKEN_AT_ONCE = 256
 """The most workers that wait for weights by a blocking read."""
 LOOKS_PER_S = 2000
-"""How often the workers of a larger fleet look for new weights, all of them together."""
+"""The looks for new weights of a larger fleet's workers, of all of them together."""
 
 
 class WeightEvents(Client):

@@ -113,8 +113,8 @@ class Monitor(RunState, PublishedWeights, Submissions):
             pipe.time()
             return answers(pipe.execute(raise_on_error=False))
 
-        held, wanted, (seconds, micros) = self._caller.persist("fleet", look)
-        return replies.fleet_of(held, wanted, seconds * 1000 + micros // 1000)
+        held, wanted, now = self._caller.persist("fleet", look)
+        return replies.fleet_of(held, wanted, replies.milliseconds(now))
 
     def updates(self, after: Version = BASE) -> list[UpdateRecord]:
         """Returns what the updates after this version reported, by lineage and version; those of versions that a later

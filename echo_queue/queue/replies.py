@@ -40,6 +40,12 @@ def text(value: bytes) -> str:
     return value.decode()
 
 
+def milliseconds(time: Sequence[int]) -> int:
+    """Returns the server's clock from its answer to TIME: seconds and microseconds."""
+    seconds, microseconds = time
+    return seconds * 1000 + microseconds // 1000
+
+
 def fields(flat: Sequence[Any]) -> dict[str, str]:
     """Returns a flat reply (name, value, name, value …) of strings and integers as a dictionary."""
     words = [word.decode("utf-8", "replace") if isinstance(word, bytes) else str(word) for word in flat]

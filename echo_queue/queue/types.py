@@ -384,7 +384,7 @@ class Term:
 
 @dataclass(frozen=True)
 class FleetStatus:
-    """Who leads the fleet, and the machines that it wants of each pool.
+    """The controller that leads the fleet, and the machines that it wants of each pool.
 
     `leader` is empty if nobody ever led it. `leads_ms`: for how long it still leads; 0: nobody does.
     """

@@ -96,7 +96,7 @@ def report(path: Path) -> str:
 
 
 def pauses(queue: Clients) -> bool:
-    """Whether the learner waits for a batch, no lease can run out, and the last update is published and recorded."""
+    """Returns whether the learner waits, no lease can run out, and the last update is published and recorded."""
     found, newest = queue.status(), queue.newest_update()
     idle = found.in_flight == 0 and found.ready == 0 and found.drained - found.uncommitted < found.rules.batch
     published = found.published is not None and found.published.version == found.learner

@@ -70,7 +70,7 @@ class SimulatedFleet:
     refused: set[str] = field(default_factory=set)
     started: list[str] = field(default_factory=list)
     moves: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-    """By pool, +1 for a decision that started machines of it and −1 for one that dismissed some."""
+    """The turns by pool: +1 for a decision that started machines of it and −1 for one that dismissed some."""
     costs: list[float] = field(default_factory=list)
     busy: list[float] = field(default_factory=list)
     spent_usd: float = 0.0
@@ -103,7 +103,7 @@ class SimulatedFleet:
 
     @property
     def optimum_usd(self) -> float:
-        """What the cheapest set with the supply that the plan asks for costs, by the plan's own search."""
+        """Returns the cost of the cheapest set with the supply that the plan asks for, by the plan's own search."""
         chosen = cheapest([([_planned(one, self.demand) for one in self.pools.values()], self._goal())])
         assert chosen is not None
         return chosen.usd_per_hour

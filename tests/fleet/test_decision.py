@@ -1,4 +1,4 @@
-"""What a controller decides, case by case."""
+"""A controller's decisions, case by case."""
 
 from dataclasses import replace
 from typing import Any

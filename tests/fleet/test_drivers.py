@@ -1,4 +1,4 @@
-"""What every driver promises, on real processes; and what the user's commands may get wrong."""
+"""The promises of every driver, on real processes, and the mistakes of a user's commands."""
 
 import fcntl
 import sys

@@ -18,7 +18,7 @@ def test_the_learner_is_busy_again_near_the_optimum_after(kind: str) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_thousand_traces_end_so(kind: str) -> None:
-    """Where CI draws, a few of them."""
+    """CI draws a few of them."""
     seeds = few(range(TRACES // len(KINDS)), 4, f"{kind}, of a thousand")
     assert {seed: found for seed in seeds if (found := judged(kind, seed).faults)} == {}
 

@@ -1,4 +1,4 @@
-"""What happens to a simulated fleet, and what must be true some time later."""
+"""Disturbances of a simulated fleet, and the facts that must be true some time later."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from tests.fleet.simulated import SimulatedFleet, drawn
 
 SETTLED_S, LATER_S = 1800.0, 4500.0
-"""How long a fleet settles before something happens, and how long after it the controller is judged."""
+"""The time in which a fleet settles before something happens, and the time after which the controller is judged."""
 LAST_STEPS = 60
 DISMISSAL_STEPS = 10
 """Decisions within which a fleet whose prices jumped above the cap is below it again."""

@@ -1,4 +1,4 @@
-"""What the smallest image holds is enough for the roles that it is for."""
+"""The packages of the smallest image are enough for the roles that it is for."""
 
 import subprocess
 import sys

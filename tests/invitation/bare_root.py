@@ -27,9 +27,9 @@ from tests.waiting import wait_until
 MIRROR = "http://deb.debian.org/debian"
 INSTALL_S, COMMAND_S = 900.0, 180.0
 OLDER_NEEDS = "async-timeout"
-"""What Debian's Python 3.11.2 needs beside what this Python collects."""
+"""The packages that Debian's Python 3.11.2 needs beside what this Python collects."""
 MOUNTS = "mount -t proc proc $0/proc && mount --rbind /dev $0/dev && cd $0 && exec chroot $0 /usr/bin/env -i "
-"""What is mounted is so for the command alone, in a name space of its own."""
+"""A mount is there for the command alone, in a name space of its own."""
 ENVIRONMENT: Mapping[str, str] = {"PATH": "/opt/echo-queue/bin:/usr/bin:/bin", "HOME": "/srv", "PYTHONPATH": "/srv"}
 INSIDE = 'cd /srv && exec "$@"'
 

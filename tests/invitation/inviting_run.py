@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from echo_queue.config import Config
+from echo_queue.config import Config, toml_text
 from echo_queue.config.loading import load
 from echo_queue.connections.secrets import ROLES
 from echo_queue.launch.server_process import port_for
@@ -17,7 +17,6 @@ from echo_queue.services.redis_server import RedisServer
 from echo_queue.services.s3_server import S3Server
 from echo_queue.services.serving import users
 from echo_queue.storage.object_store import ObjectStore
-from tests import toml
 from tests.servers.s3 import BUCKET, KEYS
 from tests.servers.tls import certify, tls_words
 
@@ -60,7 +59,7 @@ class InvitingRun:
         for section, values in sections.items():
             settings[section] = settings.get(section, {}) | values
         path = self.folder / "run.toml"
-        path.write_text(toml.written(settings))
+        path.write_text(toml_text.written(settings))
         return path
 
     def config(self) -> Config:

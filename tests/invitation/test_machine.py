@@ -1,4 +1,4 @@
-"""What a machine lacks is judged from what its driver, its disk, its clock and its network say."""
+"""The lacks of a machine are judged from what its driver, its disk, its clock and its network say."""
 
 import socket
 import threading

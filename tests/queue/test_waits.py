@@ -16,7 +16,7 @@ SHORT_S = 0.03
 
 
 def offered(queue: Clients, *names: str) -> int:
-    """How many of these workers have been offered a task and have not woken yet."""
+    """Returns how many of these workers have been offered a task and have not woken yet."""
     return sum(int(queue.client.exists(queue.keys.offer(name))) for name in names)
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from echo_queue.config import Config
+from echo_queue.config import Config, toml_text
 from echo_queue.connections.connect import connect_store
 from echo_queue.queue import Chunk, PromptSet, RunRules, Status
 from echo_queue.records import Group, Message, PromptRow, Published, Version
@@ -21,7 +21,6 @@ from echo_queue.services.serving import Services
 from echo_queue.submission import shards
 from echo_queue.weights import Signer, WeightPublisher
 from learner.publication import signing_key
-from tests import toml
 from tests.queue.clients import Clients
 from tests.waiting import wait_until
 from workers import engines
@@ -39,7 +38,7 @@ class WorkerHarness:
         merged = _settings(directory, folder, settings)
         self.config = Config.model_validate(merged)
         self.path = directory / "run.toml"
-        self.path.write_text(toml.written(merged))
+        self.path.write_text(toml_text.written(merged))
         self.services = Services(self.config)
         self.services.start()
         self.store = connect_store(self.config, "learner")

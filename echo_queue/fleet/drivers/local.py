@@ -23,7 +23,7 @@ from echo_queue.fleet.state import Machine
 from echo_queue.launch.file_lock import is_locked, noting_itself
 
 HELD_S, POLL_S = 2.0, 0.01
-"""How long a name's lock may be held before its holder has said its number."""
+"""The time for which a name's lock may be held before its holder has said its number."""
 Command = Callable[[str, str], Sequence[str]]
 """The command line of the worker of a machine, by its name and its pool."""
 

@@ -1,4 +1,4 @@
-"""What a controller asks of a place that has machines."""
+"""The calls that a controller makes to a place that has machines."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -8,7 +8,7 @@ from echo_queue.fleet.state import Machine
 
 
 class Quote(NamedTuple):
-    """What a pool offers now. None: the driver does not know, and the fleet file says it.
+    """The price and the machines that a pool offers now. None: the driver does not know, and the fleet file says it.
 
     `available`: how many further machines may be had.
     """

@@ -4,10 +4,9 @@ import random
 import shutil
 from pathlib import Path
 
-from echo_queue.config import Config
+from echo_queue.config import Config, toml_text
 from echo_queue.config.loading import load
 from echo_queue.launch.supervisor import Role
-from tests import toml
 from tests.faults.storm import simulated
 
 WORKERS, SPOTS = ("worker-1", "worker-2"), ("spot-1", "spot-2")
@@ -30,7 +29,7 @@ KILLS_WITH_RANKS = {**KILLS, "learner": 4}
 """Ranks that were killed are back after seconds, in which the launcher notices the death and they find each other."""
 STOPS = {"worker": 6, "learner": 2, "celery": 1, "submit": 1, "redis": 1, "store": 1}
 IN_CONTAINERS = {"worker": 0.12, "spot": 0.6}
-"""How much rarer workers are killed and told to leave in containers, where one takes seconds to begin."""
+"""The share of all kills and notices that workers in containers get, where one takes seconds to begin."""
 OTHERS = {"rival": 2.0, "spot": 20.0, "rewind": 0.8, "revive": 0.8, "restart": 0.5}
 """Acts of operators: a second learner by mistake; one more machine, or a notice to one; a rewind to an older
 checkpoint; a revival of dead tasks; an ordered end of all roles, and a new start."""
@@ -50,7 +49,7 @@ def supervised_roles(workers: tuple[str, ...] = WORKERS) -> tuple[Role, ...]:
 def configure(directory: Path, seed: int, ranks: int | None = None) -> Config:
     """The run of a storm, written to `directory`. `ranks`: those of its learner; None: as the seed draws."""
     simulated.make_base(directory / "base")
-    (directory / "run.toml").write_text(toml.written(rules(directory, seed, ranks)))
+    (directory / "run.toml").write_text(toml_text.written(rules(directory, seed, ranks)))
     return load(directory / "run.toml", {})
 
 

@@ -15,6 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from echo_queue.config import Config
+from echo_queue.config.toml_text import written
 from echo_queue.queue import Chunk, PromptSet, RunRules
 from echo_queue.records import PromptShard
 from echo_queue.reporting import metrics
@@ -24,7 +25,6 @@ from learner.recovery import checkpoint
 from tests.learner.learner_harness import LearnerHarness
 from tests.processes import children_of
 from tests.queue.clients import Clients
-from tests.toml import written
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow

@@ -1,0 +1,31 @@
+"""Settings as the text of a TOML file, such as a run's configuration."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+KEY = re.compile(r"[A-Za-z0-9_-]+")
+"""A key that needs no quotes."""
+
+
+def written(settings: Mapping[str, Mapping[str, Any]]) -> str:
+    """Returns settings by section as TOML. JSON's texts and numbers are TOML's; tables of a section stand inline."""
+    lines: list[str] = []
+    for section, values in settings.items():
+        lines += [f"[{section}]", *(f"{_key(key)} = {_value(value)}" for key, value in values.items()), ""]
+    return "\n".join(lines)
+
+
+def _value(value: Any) -> str:
+    match value:
+        case dict():
+            return "{" + ", ".join(f"{_key(key)} = {_value(part)}" for key, part in value.items()) + "}"
+        case list():
+            return "[" + ", ".join(map(_value, value)) + "]"
+    return orjson.dumps(value).decode().replace("\x7f", "\\u007f")
+
+
+def _key(key: str) -> str:
+    return key if KEY.fullmatch(key) else orjson.dumps(key).decode().replace("\x7f", "\\u007f")
