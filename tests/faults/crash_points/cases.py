@@ -209,6 +209,8 @@ class WorkerCase(Case):
     def prepare(self, point: str) -> None:
         if point == "get partials":  # of another process
             for _ in range(MOST_TRIES):
+                for gate in ("scoring", "go"):  # each of these processes is to wait for the slow reward
+                    (self.directory / gate).unlink(missing_ok=True)
                 assert self.run_role("progress") == CRASHED
                 if any(self.queue.partial_group(task) for task in ids("set", range(self.PROMPTS))):
                     return
