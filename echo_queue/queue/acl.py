@@ -8,8 +8,8 @@
   tasks, add entries to replay, and change places in `open`. The audit shows such changes (docs/reliability.md).
 - A controller reads what a monitor does, and may lead a fleet and order workers to rest or to leave. So its holder can
   stop a run, and neither change its tasks nor see its secrets.
-- A worker may also wake a learner that waits, say who waits for tasks, and take the offer of one, for which another
-  worker then wakes some seconds later.
+- A worker may also wake a learner that waits, say who waits for tasks, wake one of those in vain, and take the offer of
+  a task, for which another worker then wakes some seconds later.
 - A worker may also write which peer fetches weights from which. A wrong entry costs other workers time at most, because
   they verify the weights that they fetch.
 - Only admin may change the functions. Otherwise a learner would run code that the broker's user had put in their place.
@@ -40,14 +40,14 @@ WORKER_CALLS = (
 )
 WORKER: tuple[Grant, ...] = (
     ("%R~", "+hgetall +hget +hmget", ("state", "rules", "published", "coming", "forks")),
-    ("~", "+xreadgroup +xclaim +xpending +xrange +xack +xdel", ("tasks", "retry")),
+    ("~", "+xreadgroup +xclaim +xpending +xrange +xack +xdel +xlen +xinfo|groups", ("tasks", "retry")),
     ("~", "+xrange +xdel", ("dead",)),
     ("%W~", "+xadd", ("replay", "arrivals")),
     ("%R~", "+zcard", ("ready",)),
     ("%R~", "+xread", ("weight_events",)),
     ("%R~", "+zcard", ("workers",)),
-    ("%W~", "+zadd +zrem", ("idle",)),
-    ("~", "+blpop +del", ("offer:*",)),
+    ("~", "+zadd +zrem +zpopmin", ("idle",)),
+    ("~", "+blpop +del +rpush +pexpire", ("offer:*",)),
     ("~", "+hget +hset", ("open",)),
     ("~", "+zadd +zrem +zscore", ("leases", "in_flight", "awaited")),
     ("~", "+hget +hset +hdel", ("partials",)),

@@ -56,7 +56,8 @@ class Offers(Client):
         """Blocks until there may be a task for this worker, or `timeout_s`; returns whether there may be one.
 
         The worker's last lease found none. For each task that comes, one worker wakes: of those that wait, the one that
-        has waited longest. When the run is finished, all of them wake.
+        has waited longest. If many come at once, some workers wake, and each that leases as many as it wanted wakes
+        others for the rest. When the run is finished, all wake.
         """
         client, key = self._caller.client, self._caller.keys.offer(worker)
 

@@ -160,9 +160,10 @@ def test_an_operator_buries_a_task_wherever_it_is(queue: Clients) -> None:
 def test_a_heartbeat_shows_a_worker_until_it_falls_silent(queue: Clients) -> None:
     QueueHarness(queue)
     heartbeat = Heartbeat("transformers", Version(0, 3), "generating", 812.5, 0.25, 17)
-    queue.heartbeat("w1", heartbeat, every_s=0.01)
+    queue.heartbeat("w1", heartbeat, every_s=60)
     (worker,) = queue.status().workers
     assert (worker.name, worker.heartbeat) == ("w1", heartbeat)
+    queue.heartbeat("w1", heartbeat, every_s=0.01)
     let_pass(queue, 0.1)
     (worker,) = queue.status().workers
     assert worker.heartbeat is None

@@ -113,6 +113,38 @@ def test_a_lease_that_finds_nothing_withdraws_what_was_offered(queue: Clients) -
     assert not queue.wait_for_work("w2", SHORT_S)
 
 
+def test_many_tasks_at_once_wake_a_few_workers_whose_leases_wake_others_until_all_are_leased(queue: Clients) -> None:
+    harness = QueueHarness(queue, replace(RULES, batch=125), prompts=0)
+    names = [f"w{number}" for number in range(100)]
+    for name in names:
+        assert harness.lease(1, name) == ()
+    harness.submit("a", 250)
+    woken = [name for name in names if offered(queue, name)]
+    assert len(woken) == 32, "each may lease several"
+    leased, asked = 0, 0
+    while woken:
+        asked += len(woken)
+        for name in woken:
+            assert queue.wait_for_work(name, 5.0)
+            leased += len(harness.lease(3, name))
+        woken = [name for name in names if offered(queue, name)]
+    assert leased == 250
+    assert asked <= -(-250 // 3) + 32, "few ask in vain"
+
+
+def test_a_lease_that_leaves_much_wakes_two_workers_and_one_that_leaves_nothing_none(queue: Clients) -> None:
+    harness = QueueHarness(queue, replace(RULES, batch=65), prompts=0)
+    names = ["w1", "w2", "w3", "w4"]
+    harness.submit("a", 130)
+    queue.client.zadd(queue.keys.idle, dict.fromkeys(names, 1000 * queue.client.time()[0]))  # type: ignore[index]
+    harness.lease(4, "busy")
+    assert offered(queue, *names) == 1, "126 are no more than 32 such workers lease"
+    harness.lease(1, "busy")
+    assert offered(queue, *names) == 3
+    harness.lease(125, "busy")
+    assert offered(queue, *names) == 3
+
+
 def test_only_workers_that_wait_are_offered_tasks_those_first_that_have_waited_longest(queue: Clients) -> None:
     harness = QueueHarness(queue, prompts=0)
     names = ["w1", "w2", "w3", "w4", "w5"]

@@ -448,7 +448,7 @@ local function finish(keys, args)
   redis.call('HDEL', run.K.state, 'reopened')
   redis.call('HSET', run.K.state, 'finished', run.now)
   tell(run, 'finished', run.v)
-  offer(run, redis.call('ZCARD', run.K.idle)) -- idle workers have something to learn as well
+  wake(run, redis.call('ZCARD', run.K.idle)) -- idle workers have something to learn as well
   return 1
 end
 

@@ -134,6 +134,8 @@ local SLICE = 1000
 local EVENTS_KEPT = 1000
 local WAKES_KEPT = 100
 local IDLE_GONE_MS = 15000
+-- The most workers that are woken for the tasks of one move.
+local OFFERED_AT_ONCE = 32
 local REASON_MAX_BYTES = 8192
 local DEAD_WHOLE, REASON_SHORT_BYTES = 1000, 256
 local FORKS_KEPT = 1000
@@ -230,6 +232,7 @@ local function open_run(keys)
     buckets = {},
     admitted = {},
     passed = {},
+    offered = 0,
   }, RUN)
 end
 
@@ -314,22 +317,29 @@ local function tell_learner(run, kind, what)
   note(run, 'arrivals', WAKES_KEPT, kind, what)
 end
 
--- Wakes one idle worker for each of so many tasks, those that have waited longest first. Each waits at a key of its own: a
--- server looks at all who wait at a key whenever it wakes one of them, 2,000 in 20 ms. One that has not looked for
--- IDLE_GONE_MS is gone.
-local function offer(run, tasks)
-  while tasks > 0 do
-    local found = redis.call('ZPOPMIN', run.K.idle, math.min(tasks, SLICE))
+-- Wakes so many idle workers, those that have waited longest first. Each waits at a key of its own: a server looks at all
+-- who wait at a key whenever it wakes one of them, 2,000 in 20 ms. One that has not looked for IDLE_GONE_MS is gone.
+local function wake(run, workers)
+  while workers > 0 do
+    local found = redis.call('ZPOPMIN', run.K.idle, math.min(workers, SLICE))
     if not found[1] then return end
     for place = 1, #found, 2 do
       if tonumber(found[place + 1]) > run.now - IDLE_GONE_MS then
         local key = run.K['offer:' .. found[place]]
         redis.call('RPUSH', key, '1')
         redis.call('PEXPIRE', key, IDLE_GONE_MS)
-        tasks = tasks - 1
+        workers = workers - 1
       end
     end
   end
+end
+
+-- Offers tasks that came: wakes one idle worker for each of them, but OFFERED_AT_ONCE in one move, since a worker may lease
+-- several. A lease offers what it left.
+local function offer(run, tasks)
+  local workers = math.min(tasks, OFFERED_AT_ONCE - run.offered)
+  run.offered = run.offered + workers
+  wake(run, workers)
 end
 
 -- Returns the lineage and version at which a lineage began; nil if that was forgotten, or it is the base.
@@ -439,7 +449,7 @@ local function enter(run, stream, task, ...)
   return entry
 end
 
--- Appends the task to a stream, notes its new place, and offers it to idle workers if they may lease it there.
+-- Appends the task to a stream, notes its new place, and offers it to an idle worker if one may lease it there.
 local function put(run, stream, task, ...)
   redis.call('HSET', run.K.open, task.id, stream .. ' ' .. enter(run, stream, task, ...))
   if stream ~= 'dead' then offer(run, 1) end

@@ -69,7 +69,8 @@ local function next_task(run, worker, stream)
 end
 
 -- Leases up to `size` tasks, of which only the last may be a long one: the next long one goes to the next worker that asks.
--- Several of them at one worker would slow one another down while other workers have nothing left to do.
+-- Several of them at one worker would slow one another down while other workers have nothing left to do. Returns as well
+-- whether there may be more.
 local function fresh_lease(run, worker, size, token)
   local tasks, note, full = {}, { token }, size == 0
   for _, stream in ipairs({ 'retry', 'tasks' }) do
@@ -86,7 +87,24 @@ local function fresh_lease(run, worker, size, token)
   else
     redis.call('ZADD', run.K.consumers, 'NX', clock_of(run), worker)
   end
+  return tasks, full
+end
+
+-- Returns how many tasks of tasks and retry nobody has leased yet.
+local function waiting(run)
+  local tasks = 0
+  for _, stream in ipairs({ 'retry', 'tasks' }) do
+    local group = pairs_of(redis.call('XINFO', 'GROUPS', run.K[stream])[1])
+    tasks = tasks + redis.call('XLEN', run.K[stream]) - group.pending
+  end
   return tasks
+end
+
+-- Offers what a lease of so many tasks left to one more worker, and to two if those that OFFERED_AT_ONCE workers lease at
+-- once are not all of it. So a few tasks wake few workers, and many wake all of them within a few steps.
+local function offer_on(run, leased)
+  local left = waiting(run)
+  if left > 0 then offer(run, left > OFFERED_AT_ONCE * leased and 2 or 1) end
 end
 
 -- Returns a value of `partials` as {oldest, newest, lineage, tokens, mark, segments, bytes, stored}; nil if it is malformed or
@@ -136,9 +154,10 @@ local function lease(keys, args)
   local published = redis.call('HMGET', run.K.published, 'lineage', 'number', 'manifest', 'digest')
   run.published = tonumber(published[2])
   local left_behind = abandoned(run, lineage, version)
-  local tasks = {}
+  local tasks, more = {}, false
   if run.published and not is_finished(run) then
-    tasks = repeat_lease(run, worker, token) or fresh_lease(run, worker, size, token)
+    tasks = repeat_lease(run, worker, token)
+    if not tasks then tasks, more = fresh_lease(run, worker, size, token) end
   end
   for _, task in ipairs(tasks) do
     local fields = pairs_of(task[3])
@@ -154,6 +173,7 @@ local function lease(keys, args)
     note_lease(run, fields.id, oldest or begins)
   end
   if #tasks > 0 then redis.call('ZREM', run.K.idle, worker) elseif size > 0 then note_idle(run, worker) end
+  if more and #tasks > 0 then offer_on(run, #tasks) end
   tally(run, 'leased', #tasks)
   return { published, left_behind and 1 or 0, is_finished(run) and 1 or 0, run.lineage, run.v, tasks }
 end

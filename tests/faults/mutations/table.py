@@ -273,8 +273,8 @@ MUTATIONS = (
         "a lease that does not recognise its repetition",
         "tasks whose lease lost its reply wait until it expires, and cost an attempt",
         LUA + "worker.lua",
-        "tasks = repeat_lease(run, worker, token) or fresh_lease",
-        "tasks = fresh_lease",
+        "tasks = repeat_lease(run, worker, token)\n",
+        "",
         ("tests/faults/proxy/test_proxy.py::test_every_move_survives_every_fault",),
     ),
     Mutation(
@@ -944,6 +944,28 @@ MUTATIONS = (
         "if stream ~= 'dead' then offer(run, 1) end",
         "",
         ("tests/queue/test_waits.py::test_a_task_that_comes_back_is_offered",),
+    ),
+    Mutation(
+        "a lease that keeps quiet about what it left",
+        "after many prompts came at once, most idle workers stand still beside them",
+        LUA + "worker.lua",
+        "if more and #tasks > 0 then offer_on(run, #tasks) end",
+        "",
+        (
+            "tests/queue/test_waits.py::"
+            "test_many_tasks_at_once_wake_a_few_workers_whose_leases_wake_others_until_all_are_leased",
+        ),
+    ),
+    Mutation(
+        "a lease that offers what is not there",
+        "each lease that takes the last prompts wakes a worker in vain",
+        LUA + "worker.lua",
+        "if left > 0 then offer(",
+        "if left >= 0 then offer(",
+        (
+            "tests/queue/test_waits.py::"
+            "test_a_lease_that_leaves_much_wakes_two_workers_and_one_that_leaves_nothing_none",
+        ),
     ),
     Mutation(
         "offers to workers that have gone",
