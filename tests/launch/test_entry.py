@@ -13,7 +13,7 @@ from tests.processes import children_of
 from tests.source_code import ROOT
 from tests.waiting import wait_until
 
-END_S = 20.0
+END_S = 120.0
 STUCK = """
 import pathlib
 pathlib.Path("importing").touch()
