@@ -5,8 +5,7 @@
 - A restart at any instant continues from the newest checkpoint, with any number of ranks.
 - Every wait ends at a deadline with an error that names what was waited for.
 
-Deliberate simplifications: one optimizer step per batch; the oldest groups first, unless `learner.selection` is told
-otherwise.
+A deliberate simplification: the oldest groups come first, unless `learner.selection` is told otherwise.
 """
 
 import logging

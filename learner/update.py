@@ -1,8 +1,9 @@
 """An optimizer update on one batch of groups. The terms of the loss are chosen in `learner.losses.objective`.
 
-- The loss is a sum over all tokens of the update that the model drew, weighed and divided as `learner.normalise` says,
-  however the update is cut into micro-batches and shared out among the ranks.
-- Each batch gets one optimizer step; `learner.correction` corrects for lag.
+- The loss is a sum over all tokens of a mini-batch that the model drew, weighed and divided as `learner.normalise`
+  says, however the mini-batch is cut into micro-batches and shared out among the ranks.
+- Each mini-batch gets one optimizer step: by default the whole batch is one. `learner.correction` corrects for lag, and
+  for the steps that an update has taken already.
 - A batch without any difference in reward teaches nothing: the weights and the optimizer stay unchanged.
 """
 
@@ -10,16 +11,19 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from statistics import fmean
+from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from echo_queue import config
 from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.records import Group
-from learner.batch.plan import Costs, plan
-from learner.batch.prepare import Update, normalised, prepare
+from learner.batch.mini_batches import mini_batches
+from learner.batch.prepare import Update, prepare
 from learner.diagnostics.guard import step_scale
-from learner.diagnostics.ratios import RatioFigures
+from learner.diagnostics.ratios import Floats, RatioFigures, TokenRatios, ratio_figures
 from learner.losses.token_sums import TokenSums
 from learner.model.policy import Policy
 from learner.model.scorer import Score
@@ -28,13 +32,24 @@ from learner.passes import Passes
 
 @dataclass(frozen=True)
 class UpdateResult:
-    """The figures of one update. `grad_norm` is the gradient's norm before clipping, `lr` the rate of its step."""
+    """The figures of one update: sums and ratios over the tokens of all of its steps, each token as it was before its
+    step; the means over the steps of the gradient's norm before clipping and of the rate."""
 
     sums: TokenSums
     grad_norm: float
     lr: float
     zero_variance_groups: int
     ratios: RatioFigures
+    steps: int
+
+
+class Step(NamedTuple):
+    """The figures of one optimizer step. `sums` [T] are in the order of `TokenSums`."""
+
+    sums: Floats
+    ratios: TokenRatios
+    grad_norm: float
+    lr: float
 
 
 def learning_rate(settings: config.Learner, number: int) -> float:
@@ -68,38 +83,60 @@ def learn(
     """Trains version `number`. All ranks of the policy's team call it with the same arguments, and get the same result.
 
     `select` chooses among the samples once their advantages are known, and only what it returns is trained.
-    Each micro-batch, and the optimizer's step, runs within a `step()`. Raises `EchoQueueError`, with nothing changed,
-    if the gradient is not finite; `RankLostError` if another rank does not take part.
+    Each micro-batch, and each of the optimizer's steps, runs within a `step()`. Raises `EchoQueueError` before a step
+    whose gradient is not finite; `RankLostError` if another rank does not take part.
     """
-    team = policy.team
     update, lr = prepare(groups, settings), learning_rate(settings, number)
     if select:
-        update = normalised(select(update), settings)
-    if not update.tokens:
-        return UpdateResult(TokenSums(), 0.0, lr, update.zero_variance_groups, RatioFigures())
-    shares = plan(update, team.size, settings.micro_tokens, policy.packing, Costs.of(policy.model.config))
-    passes = Passes(policy, shares, settings, version=number - 1, temperature=temperature, reference=reference)
-    with team.together(f"train update {number}"):
-        limit = passes.second_moment_limit(step) if settings.needs_second_moment else math.inf
-        sums, found = torch.zeros(TokenSums.TERMS, dtype=torch.float64, device=policy.device), []
-        for pieces in passes.own:
-            with step():
-                loss, terms, log_ratios = passes.loss(pieces, limit)
-                # The ranks' gradients are averaged, and the loss is a sum over all of them.
-                (loss * team.size / update.divisor).backward()
-                sums += terms
-                found.append(log_ratios)
+        update = select(update)
+    parts = [
+        Passes(policy, part, settings, number=number, temperature=temperature, reference=reference)
+        for part in mini_batches(update, settings)
+    ]
+    if not parts:
+        return UpdateResult(TokenSums(), 0.0, lr, update.zero_variance_groups, RatioFigures(), steps=0)
+    with policy.team.together(f"train update {number}"):
+        if settings.needs_proximal:
+            for passes in parts[1:]:
+                passes.keep_proximal(step)
+        made = [_step(policy, passes, settings, lr, step) for passes in parts]
+    return UpdateResult(
+        TokenSums(update.tokens, *np.sum([one.sums for one in made], axis=0).tolist()),
+        fmean(one.grad_norm for one in made),
+        fmean(one.lr for one in made),
+        update.zero_variance_groups,
+        ratio_figures([one.ratios for one in made]),
+        len(made),
+    )
+
+
+def _step(
+    policy: Policy,
+    passes: Passes,
+    settings: config.Learner,
+    lr: float,
+    step: Callable[[], AbstractContextManager[object]],
+) -> Step:
+    """Takes one optimizer step on the mini-batch of `passes`."""
+    team = policy.team
+    limit = passes.second_moment_limit(step) if settings.needs_second_moment else math.inf
+    sums, found = torch.zeros(TokenSums.TERMS, dtype=torch.float64, device=policy.device), []
+    for pieces, proximal in zip(passes.own, passes.proximal, strict=True):
         with step():
-            figures = passes.gathered(found, sums)
-            # The only wait for the device: all that is reported is read at once.
-            values = torch.cat([figures, policy.clip_gradient().double().reshape(1)]).cpu().numpy()
-            norm = float(values[-1])
-            if math.isfinite(norm):
-                ratios = passes.ratio_figures(values[TokenSums.TERMS : -1])
-                lr *= step_scale(ratios) if settings.guard == "act" else 1
-                policy.step(lr)
-    if not math.isfinite(norm):
-        fix = "lower learner.lr or learner.grad_clip; a restart continues from the newest checkpoint"
-        raise EchoQueueError(Problem("learner", f"the gradient of update {number} is not finite", fix))
-    sums_read = TokenSums(update.tokens, *values[: TokenSums.TERMS].tolist())
-    return UpdateResult(sums_read, norm, lr, update.zero_variance_groups, ratios)
+            loss, terms, log_ratios = passes.loss(pieces, proximal, limit)
+            # The ranks' gradients are averaged, and the loss is a sum over all of them.
+            (loss * team.size / passes.divisor).backward()
+            sums += terms
+            found.append(log_ratios)
+    with step():
+        figures = passes.gathered(found, sums)
+        # The only wait for the device: all that is reported is read at once.
+        values = torch.cat([figures, policy.clip_gradient().double().reshape(1)]).cpu().numpy()
+        norm = float(values[-1])
+        if not math.isfinite(norm):
+            fix = "lower learner.lr or learner.grad_clip; a restart continues from the newest checkpoint"
+            raise EchoQueueError(Problem("learner", f"the gradient of update {passes.number} is not finite", fix))
+        ratios = passes.ratios(values[TokenSums.TERMS : -1])
+        lr *= step_scale(ratio_figures([ratios])) if settings.guard == "act" else 1
+        policy.step(lr)
+    return Step(values[: TokenSums.TERMS], ratios, norm, lr)

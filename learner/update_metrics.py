@@ -101,6 +101,7 @@ def describe(
         length_max=max(len(sample.tokens) for sample in samples),
         truncated_fraction=fmean(sample.finish == "length" for sample in samples),
         alarm=alarm,
+        steps=result.steps,
     )
     log.info(
         "update %d: reward %.3f, lags %s (tokens %.2f), waited %.2f s, trained %.2f s",

@@ -50,6 +50,7 @@ NAMES_ELSEWHERE = {
     "num_generations": "rollout.group_size",
     "num_train_epochs": "prompts.epochs",
     "reward_funcs": "environment.function",
+    "steps_per_generation": "learner.mini_batches",
     "warmup_steps": "learner.warmup_updates",
 }
 """Names of TRL's GRPOConfig and its like → the key of that meaning."""

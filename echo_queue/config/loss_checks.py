@@ -34,6 +34,9 @@ LEVEL_REASONS: Mapping[str, str] = {
 def loss_contradictions(config: Config) -> Iterator[Problem]:
     """Yields every contradiction between the settings of the loss, and with those of samples and rewards."""
     learner, correction = config.learner, config.learner.correction
+    if learner.mini_batches > learner.batch_groups:
+        what = f"{learner.mini_batches} is more than learner.batch_groups, {learner.batch_groups}: each needs a group"
+        yield Problem("learner.mini_batches", what, f"set {learner.batch_groups} or less")
     if learner.loss:
         if ":" not in learner.loss:
             yield Problem("learner.loss", f"{learner.loss} names no function", 'write "module:function"')
@@ -44,6 +47,9 @@ def loss_contradictions(config: Config) -> Iterator[Problem]:
     if correction.use == "none" and config.staleness.s:
         what = f'is "none", which is right for fresh data only; staleness.s is {config.staleness.s}'
         yield Problem(f"{WHERE}.use", what, "choose a correction, or set staleness.s to 0")
+    elif correction.use == "none" and learner.mini_batches > 1:
+        what = f'is "none", and the policy moves between the steps of {learner.mini_batches} mini-batches'
+        yield Problem(f"{WHERE}.use", what, "choose a correction, or set learner.mini_batches to 1")
     yield from _nucleus(config)
 
 

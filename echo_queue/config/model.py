@@ -328,7 +328,8 @@ class Correction(Section):
     or one that is 0 for the tokens that have moved most, so that a mean of squared log-ratios stays within `budget`."""
     anchor: Literal["behaviour", "proximal"] = "behaviour"
     """The policy that the ratio is taken to. `proximal` lies between behaviour and learner, a version before the one
-    that is made; what lies between behaviour and it is then an importance weight of at most `cap` (decoupled PPO)."""
+    that is made; what lies between behaviour and it is then an importance weight of at most `cap` (decoupled PPO). With
+    `learner.mini_batches` above 1 it is the policy at the update's beginning, which another forward pass evaluates."""
     clip_low: float = Field(default=0.2, gt=0, lt=1)
     """Lower clip: the policy ratio counts as at least 1 − `clip_low`."""
     clip_high: float = Field(default=0.28, gt=0)
@@ -367,6 +368,10 @@ class Learner(Section):
 
     batch_groups: Positive = 16
     """B, the number of groups per update."""
+    mini_batches: Positive = 1
+    """Number of optimizer steps of an update. Its groups are dealt out to so many mini-batches, and each step trains
+    one of them. The update still makes one version. Where fewer groups can be trained than that, it takes fewer
+    steps."""
     max_updates: int = Field(default=0, ge=0)
     """Number of updates after which training stops. 0 trains until the backlog is empty."""
     lr: float = Field(default=1e-6, gt=0)
@@ -446,8 +451,13 @@ class Learner(Section):
 
     @property
     def needs_second_moment(self) -> bool:
-        """Whether the correction chooses tokens by the ratios of the whole update."""
+        """Whether the correction chooses tokens by the ratios of the whole mini-batch."""
         return self.correction.use == "m2po" and not self.loss
+
+    @property
+    def needs_proximal(self) -> bool:
+        """Whether the policy at the update's beginning, which later steps are corrected by, must be evaluated first."""
+        return self.correction.anchor == "proximal" and self.mini_batches > 1 and not self.loss
 
 
 class Selection(Section):

@@ -19,7 +19,7 @@ from echo_queue import failpoints
 
 @dataclass(frozen=True)
 class UpdateMetrics:
-    """One optimizer update. Seconds are wall-clock time; `time_s` is its end, in seconds since the epoch."""
+    """One update. Seconds are wall-clock time; `time_s` is its end, in seconds since the epoch."""
 
     time_s: float
     lineage: int
@@ -98,6 +98,8 @@ class UpdateMetrics:
     """Share of the samples that were cut off at their largest length."""
     alarm: str = ""
     """What the guard found wrong with the update; empty if nothing."""
+    steps: int = 1
+    """Number of optimizer steps of the update. 0: none of its groups could be trained."""
 
 
 RECORDS = TypeAdapter(UpdateMetrics)

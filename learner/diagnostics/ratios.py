@@ -1,7 +1,9 @@
 """Figures of the ratios ρ = π / μ of an update's tokens: how much of the data still counts, and how far it is off."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +14,23 @@ Counts = npt.NDArray[np.int64]
 QUANTILES = (0.01, 0.5, 0.99)
 
 
+class TokenRatios(NamedTuple):
+    """The ratios of N tokens in R samples, whose tokens lie together and in order."""
+
+    log_ratios: Floats
+    """[N] log ρ"""
+    lags: Counts
+    """[N]"""
+    lengths: Counts
+    """[R] tokens of each sample"""
+
+
 @dataclass(frozen=True)
 class RatioFigures:
-    """Figures of an update before its step. Effective sample sizes are shares, in (0, 1]: 1 on fresh data."""
+    """Figures of an update, each token as it was before the step that trained it.
+
+    Effective sample sizes are shares, in (0, 1]: 1 on fresh data.
+    """
 
     ess_tokens: float = 1.0
     """(Σρ)² / (N Σρ²) of the N tokens (Kong 1992)."""
@@ -26,8 +42,9 @@ class RatioFigures:
     """For each lag of tokens, in ascending order, the `QUANTILES` of their ρ."""
 
 
-def ratio_figures(log_ratios: Floats, lags: Counts, lengths: Counts) -> RatioFigures:
-    """Computes the figures of N tokens [N] in R samples [R], whose tokens lie together and in order."""
+def ratio_figures(parts: Sequence[TokenRatios]) -> RatioFigures:
+    """Computes the figures of all tokens of these parts, which are one or more; no sample lies in two of them."""
+    log_ratios, lags, lengths = (np.concatenate(found) for found in zip(*parts, strict=True))
     quantiles = tuple(
         (int(lag), tuple(np.exp(np.quantile(log_ratios[lags == lag], QUANTILES)).tolist())) for lag in np.unique(lags)
     )

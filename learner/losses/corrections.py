@@ -66,7 +66,7 @@ def dppo(log_ratio: Tensor, moved: Tensor, advantages: Tensor, delta: float, dri
 def m2po(log_ratio: Tensor, advantages: Tensor, limit: float) -> Surrogate:
     """Returns −ρA·M, where M is 0 for tokens that would move further away and have (log ρ)² ≥ `limit`.
 
-    M2PO (arXiv 2510.01161, eq. 8); `second_moment_limit` finds the limit for the whole update.
+    M2PO (arXiv 2510.01161, eq. 8); `second_moment_limit` finds the limit for the whole mini-batch.
     """
     log_ratios = log_ratio.detach()
     cut = would_move_away(log_ratios, advantages) & (log_ratios.double().square() >= limit)
@@ -77,7 +77,7 @@ def second_moment_limit(log_ratios: Tensor, advantages: Tensor, budget: float) -
     """Returns the limit below which the (log ρ)² of tokens that would move away have a mean of at most `budget`.
 
     The largest are left out until that holds, ties together; inf if none need be (arXiv 2510.01161, algorithm 1).
-    Both inputs [N] are of a whole update, so the limit does not depend on how it is cut.
+    Both inputs [N] are of a whole mini-batch, so the limit does not depend on how it is cut.
     """
     moments = log_ratios[would_move_away(log_ratios, advantages)].double().square().sort().values
     means = moments.cumsum(0) / torch.arange(1, len(moments) + 1, device=moments.device)
@@ -92,6 +92,8 @@ def would_move_away(log_ratios: Tensor, advantages: Tensor) -> Tensor:
 
 def proximal_logprobs(logprobs: Tensor, behaviour: Tensor, lags: Tensor) -> Tensor:
     """Approximates the log-probabilities [K] of the proximal policy between behaviour and learner, without gradient.
+
+    It serves updates of one step, which have no policy of their beginning beside the learner's own.
 
     log π_prox = log μ + α (log π − log μ) with α = Δ / (Δ + 1), where Δ is the token's lag in updates: the versions lie
     evenly between the one that drew the token and the one that is being made (AReaL's `loglinear` approximation of

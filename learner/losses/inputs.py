@@ -20,3 +20,5 @@ class LossInputs(NamedTuple):
     """[R] tokens of each sample; their sum is K"""
     reference: Tensor | None = None
     """[K] the reference model's log-probabilities, if the run has one"""
+    proximal: Tensor | None = None
+    """[K] log-probabilities of the policy at the update's beginning, if its mini-batches are corrected by them"""

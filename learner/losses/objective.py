@@ -27,7 +27,7 @@ class TokenLosses(NamedTuple):
 
 
 class Ratios(NamedTuple):
-    """What a correction is given. `limit`: M2PO's, for the whole update."""
+    """What a correction is given. `limit`: M2PO's, for the mini-batch."""
 
     log_ratio: Tensor
     tokens: LossInputs
@@ -49,7 +49,7 @@ USES: Mapping[str, Use] = {
 def token_losses(tokens: LossInputs, settings: Learner, limit: float = math.inf) -> TokenLosses:
     """Returns the loss: corrected policy gradient + `settings.kl` · KL(policy ‖ reference), with its parts.
 
-    Without a reference the KL term is left out and reported as 0. `limit`: `second_moment_limit` of the whole update.
+    Without a reference the KL term is left out and reported as 0. `limit`: `second_moment_limit` of the mini-batch.
     """
     losses, clipped = _policy_losses(tokens, settings, limit)
     filtered = _filtered(tokens, settings.correction)
@@ -72,7 +72,9 @@ def _policy_losses(tokens: LossInputs, settings: Learner, limit: float) -> Surro
     if correction.anchor == "behaviour":
         log_ratio = at_level(bounded(tokens.logprobs - tokens.behaviour), tokens.lengths, correction.level)
         return USES[correction.use](Ratios(bounded(log_ratio), tokens, limit), correction)
-    proximal = corrections.proximal_logprobs(tokens.logprobs, tokens.behaviour, tokens.lags)
+    proximal = tokens.proximal
+    if proximal is None:
+        proximal = corrections.proximal_logprobs(tokens.logprobs, tokens.behaviour, tokens.lags)
     surrogate = USES[correction.use](Ratios(bounded(tokens.logprobs - proximal), tokens, limit), correction)
     weights = bounded(proximal - tokens.behaviour).exp().clamp(max=correction.cap)
     return surrogate._replace(losses=weights * surrogate.losses)

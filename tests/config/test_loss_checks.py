@@ -49,8 +49,10 @@ def test_a_correction_that_makes_no_sense_is_refused_with_the_reason(
     assert what in found[where].what
 
 
-def test_no_correction_is_right_for_fresh_data(tmp_path: Path) -> None:
-    assert not problems(tmp_path, BASE + FRESH + '[learner.correction]\nuse = "none"\n')
+def test_no_correction_is_right_for_fresh_data_in_one_step(tmp_path: Path) -> None:
+    text = BASE + FRESH + '[learner.correction]\nuse = "none"\n'
+    assert not problems(tmp_path, text)
+    assert list(problems(tmp_path, text + "[learner]\nmini_batches = 2\n")) == [f"{CORRECTION}.use"]
 
 
 @pytest.mark.parametrize(
@@ -58,6 +60,7 @@ def test_no_correction_is_right_for_fresh_data(tmp_path: Path) -> None:
     [
         ('normalise = "constant"', "learner.normalise_tokens"),
         ("normalise_tokens = 9", "learner.normalise_tokens"),
+        ("mini_batches = 17", "learner.mini_batches"),
         ("long_from = 9", "learner.long_from"),
         ("long_from = 9\nlong_until = 9", "learner.long_until"),
         ("long_from = 9\nlong_until = 100000", "learner.long_until"),

@@ -7,7 +7,7 @@ import pytest
 from echo_queue.config import Learner
 from echo_queue.reporting.metrics import UpdateMetrics
 from learner.diagnostics.guard import LEAST_ESS, MEMORY, Guard, step_scale, widest_window
-from learner.diagnostics.ratios import RatioFigures, effective_share, ratio_figures
+from learner.diagnostics.ratios import RatioFigures, TokenRatios, effective_share, ratio_figures
 from learner.model.loading import prepare as for_scorer
 from learner.model.policy import Policy
 from learner.update import UpdateResult, learn
@@ -26,7 +26,9 @@ def test_the_effective_share_is_one_for_equal_weights_and_that_of_one_if_one_is_
 
 def test_figures_of_ratios_by_hand() -> None:
     log_ratios = np.log([1.0, 2.0, 0.5, 1.0, 4.0])
-    found = ratio_figures(log_ratios, np.array([0, 0, 3, 3, 3]), np.array([2, 0, 3]))
+    lags = np.array([0, 0, 3, 3, 3])
+    halves = [(slice(0, 2), [2, 0]), (slice(2, 5), [3])]
+    found = ratio_figures([TokenRatios(log_ratios[at], lags[at], np.array(lengths)) for at, lengths in halves])
     assert found.second_moment == pytest.approx((1 + 1 + 4) * math.log(2) ** 2 / 5)
     assert found.ess_tokens == pytest.approx(8.5**2 / (5 * 22.25))
     assert found.ess_samples == pytest.approx(1.0), "both samples have the product 2, and the empty one none"

@@ -79,6 +79,10 @@ CASES = (
         "bfloat16, reference": Case(torch.float32, torch.bfloat16, True, "", {"kl": 0.5} | AGAIN, 0, 2e-2, BATCHES[:1]),
         "LoRA, reference": Case(tied=False, learner={"kl": 0.5}, rank=3),
         "LoRA, float32": SINGLE._replace(learner={"kl": 0.5} | AGAIN, rank=3),
+        "mini-batches": Case(learner={"mini_batches": 2, "guard": "act"}),
+        "LoRA, mini-batches, decoupled": Case(
+            tied=False, learner={"kl": 0.5, "mini_batches": 3, "correction": {"preset": "decoupled-ppo"}}, rank=3
+        ),
         "LoRA, bfloat16": Case(torch.float32, torch.bfloat16, True, "", {"kl": 0.5}, 3, 2e-2, BATCHES[:1]),
     }
     | {
@@ -215,7 +219,7 @@ def test_ranks_train_what_one_process_trains(size: int, folder: Path, alone: dic
 
 
 def numbers(result: UpdateResult) -> list[float]:
-    return [result.grad_norm, result.lr, result.zero_variance_groups, *vars(result.sums).values()]
+    return [result.grad_norm, result.lr, result.zero_variance_groups, result.steps, *vars(result.sums).values()]
 
 
 def ratios(result: UpdateResult) -> list[float]:
