@@ -9,9 +9,15 @@
 import sys
 
 from echo_queue.errors import EchoQueueError
+from echo_queue.launch import entry
+
+ROLES = ("services", "worker", "learner", "join", "notices", "fleet")
+"""The commands that run until they are told to end, which is then no failure."""
 
 
 def main() -> None:
+    if sys.argv[1:2] and sys.argv[1] in ROLES:
+        entry.end_at_once()
     from echo_queue.cli.commands import app
 
     try:

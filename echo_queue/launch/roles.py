@@ -1,6 +1,6 @@
 """The programs of the roles. `echo_queue` imports neither workers nor learner: it starts them as processes.
 
-Each role is one process that takes the TOML file as its first argument.
+Each role is one process that takes the TOML file as its first argument, and begins as `echo_queue.launch.entry` does.
 """
 
 import os
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from echo_queue.errors import ConfigError, Problem
+from echo_queue.launch import entry
 
 Program = Literal["workers", "workers.preemption.relay", "learner", "learner.base_model", "learner.recovery.rewind"]
 EXTRA: dict[Program, str] = {
@@ -19,6 +20,8 @@ EXTRA: dict[Program, str] = {
     "learner.base_model": "learner",
     "learner.recovery.rewind": "learner",
 }
+ROLES: tuple[Program, ...] = ("workers", "workers.preemption.relay", "learner")
+"""The programs that run until they are told to end, which is then no failure."""
 
 
 def command(program: Program, config: Path, *options: str) -> list[str]:
@@ -27,10 +30,16 @@ def command(program: Program, config: Path, *options: str) -> list[str]:
         raise ConfigError(
             Problem(program, "needs torch and transformers", f"pip install 'echo-queue[{EXTRA[program]}]'")
         )
-    return [sys.executable, "-m", program, str(config), *options]
+    return [sys.executable, "-m", *_begun(program), str(config), *options]
+
+
+def _begun(program: Program) -> tuple[str, ...]:
+    return (entry.__name__, program) if program in ROLES else (program,)
 
 
 def become(program: Program, config: Path, *options: str) -> NoReturn:
     """Replaces this process by the role, so that signals reach the role and its exit code is this command's."""
     arguments = command(program, config, *options)
+    if program in ROLES:
+        entry.hold_back()
     os.execv(arguments[0], arguments)

@@ -49,7 +49,7 @@ for name, value in environment.items():
         sys.exit(f"docker: {name}={value} is not in the container")
 programs = {
     "echo-queue": [os.environ["STAND_IN_PYTHON"], "-m", "echo_queue.cli"],
-    "celery": [os.environ["STAND_IN_PYTHON"], "-m", "celery"],
+    "python3": [os.environ["STAND_IN_PYTHON"]],
     "redis-server": ["redis-server"],
 }
 command = programs[entrypoint] + words[place + 1 :]

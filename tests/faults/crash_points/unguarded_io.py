@@ -93,7 +93,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "shutil": ("which", "disk_usage"),
     "subprocess": ("TimeoutExpired",),
     "socket": ("socket", "socketpair", "gethostname", "getaddrinfo"),
-    "signal": ("signal", "Signals"),
+    "signal": ("signal", "Signals", "pthread_sigmask"),
     "fcntl": (),
     "tempfile": ("gettempdir",),
     "safetensors.torch": ("load", "load_file", "save"),
