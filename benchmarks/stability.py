@@ -1,7 +1,7 @@
 """The corrections for stale data under a lag that is forced: how far S may go before learning suffers.
 
     python -m benchmarks.stability [--presets dapo,tis] [--lags 0,32] [--kappas 1,S] [--seeds 0,1] [--tasks copy,sort]
-        [--updates 160] [--guard warn] [--lr 3e-3] [--results FILE] [--plot FILE] [--json]
+        [--updates 160] [--mini-batches 1] [--guard warn] [--lr 3e-3] [--results FILE] [--plot FILE] [--json]
 
 There is no queue and no worker: a small model answers prompts itself, by the oldest of its published versions that the
 bound S admits, so every update trains data as old as a run with this S may ever see. Versions are published every κ
@@ -72,6 +72,7 @@ class Setting(NamedTuple):
     updates: int
     lr: float
     guard: str
+    mini_batches: int = 1
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,8 @@ def execute(setting: Setting) -> Run:
     """Trains once, from the model that the seed makes."""
     draw, engine = torch.Generator().manual_seed(setting.seed), model_of(setting.seed)
     correction = {} if setting.preset == FRESH else {"preset": setting.preset}
-    settings = Learner.model_validate({"lr": setting.lr, "guard": setting.guard, "correction": correction})
+    same = {"lr": setting.lr, "guard": setting.guard, "mini_batches": setting.mini_batches}
+    settings = Learner.model_validate(same | {"correction": correction})
     policy = Policy(prepare(model_of(setting.seed)), settings)
     published = deque([(0, policy.snapshot())])
     rewards, course = [], []
@@ -218,13 +220,16 @@ def evaluated(engine: PreTrainedModel, task: str) -> float:
 
 
 def settings_of(options: argparse.Namespace) -> Iterator[Setting]:
-    """Yields what is to be run. On fresh data, S = 0, all corrections are the same: one run stands for them."""
+    """Yields what is to be run. On fresh data, S = 0, one run with the default correction stands for all: in updates of
+    one step they are the same."""
     presets, kappas = options.presets.split(","), options.kappas.split(",")
     lags = [int(s) for s in options.lags.split(",")]
     for seed, task, s in product(map(int, options.seeds.split(",")), options.tasks.split(","), lags):
         periods = dict.fromkeys(s if kappa == "S" else int(kappa) for kappa in kappas) if s else (1,)
         for preset, kappa in product(presets if s else (FRESH,), periods):
-            yield Setting(preset, task, s, kappa, seed, options.updates, options.lr, options.guard)
+            yield Setting(
+                preset, task, s, kappa, seed, options.updates, options.lr, options.guard, options.mini_batches
+            )
 
 
 def stored(path: Path) -> dict[Setting, Run]:
@@ -400,6 +405,7 @@ def main() -> int:
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--tasks", default="sort")
     parser.add_argument("--updates", type=int, default=160)
+    parser.add_argument("--mini-batches", type=int, default=1)
     parser.add_argument("--guard", choices=("off", "warn", "act"), default="warn")
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--results", type=Path, default=RESULTS)

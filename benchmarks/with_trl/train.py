@@ -1,8 +1,8 @@
-"""GRPO with TRL's `GRPOTrainer`, as `benchmarks/time_to_reward.py` calls it, in an environment of its own.
+"""GRPO with TRL's `GRPOTrainer`, as `benchmarks/against_trl.py` calls it, in an environment of its own.
 
 It reads one JSON object (the `setting` of that benchmark) from its argument, trains, and prints one JSON object:
-`began_s` (when training began, after imports and loading) and `curve`, a pair (time_s, mean sampled reward) at the end
-of each update. Times are seconds since the epoch.
+`began_s` (when training began, after imports and loading) and `curve`, for each update the time of its end and, of its
+samples, the mean reward, their number and the tokens drawn. Times are seconds since the epoch.
 """
 
 import json
@@ -18,18 +18,19 @@ from trl import GRPOConfig, GRPOTrainer
 
 
 class Clock(TrainerCallback):
-    """Notes the reward and the end of each update."""
+    """Notes the end of each update and figures of its samples."""
 
     def __init__(self) -> None:
         self.began_s = 0.0
-        self.reward = 0.0
-        self.curve: list[tuple[float, float]] = []
+        self.samples = (0.0, 0, 0)
+        """The mean reward of the newest samples, their number, and their tokens."""
+        self.curve: list[tuple[float, float, int, int]] = []
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
         self.began_s = time.time()
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-        self.curve.append((time.time(), self.reward))
+        self.curve.append((time.time(), *self.samples))
 
 
 def main(setting: dict[str, Any]) -> None:
@@ -37,12 +38,14 @@ def main(setting: dict[str, Any]) -> None:
     task: Any = reasoning_gym.create_dataset(setting["dataset"], **setting["options"])
     clock = Clock()
 
-    def reward(completions: list[str], index: list[int], **columns: Any) -> list[float]:
+    def reward(
+        completions: list[str], completion_ids: list[list[int]], index: list[int], **columns: Any
+    ) -> list[float]:
         scores = [
             float(task.score_answer(completion.strip(), task[item]))
             for completion, item in zip(completions, index, strict=True)
         ]
-        clock.reward = sum(scores) / len(scores)
+        clock.samples = (sum(scores) / len(scores), len(scores), sum(map(len, completion_ids)))
         return scores
 
     trainer = GRPOTrainer(
