@@ -119,6 +119,7 @@ MOVES (one method each of a role's client in `echo_queue.queue`)
   probe_room                   nothing: a full server refuses it                  learner.lua
   reclaim                      expired: -> retry | dead; too late: -> retry       lease_expiry.lua
   bury, revive                 any -> dead; dead, or failed before -> retry       operator.lua
+  evict                        what workers hold that will not come back          operator.lua
   join, report, withdraw       the peer exchange of weights; no task              peers.lua
   heartbeat, leave             the list of workers                                worker.lua
   lead, plan, resign           which controller leads, and what it does           fleet.lua

@@ -416,6 +416,14 @@ MUTATIONS = (
         ("tests/queue/test_leases.py::test_a_task_that_failed_before_has_all_its_attempts_again_once_it_is_revived",),
     ),
     Mutation(
+        "an evicted worker keeps its leases",
+        "what a revoked worker holds is stuck until its leases run out, and costs its tasks an attempt",
+        LUA + "operator.lua",
+        "expire(run, task.id, HANDED_BACK)",
+        "local _",
+        ("tests/queue/test_eviction.py::test_what_evicted_workers_hold_comes_back_at_once_and_costs_no_attempt",),
+    ),
+    Mutation(
         "progress costs an attempt",
         "a task longer than machines live dies of kills alone, although nothing of it is lost",
         LUA + "lease_expiry.lua",
