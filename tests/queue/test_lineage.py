@@ -131,12 +131,17 @@ def test_the_checkpoint_is_believed_even_where_redis_forgot_the_completion(queue
     assert [task.id for task in harness.lease(9)] == ["a/0/2"]
 
 
-def test_the_checkpoint_is_believed_even_where_redis_forgot_the_admission(queue: Clients) -> None:
+@pytest.mark.parametrize("others", [(), ("b/0/0",)], ids=["alone", "beside another"])
+def test_the_checkpoint_is_believed_even_where_redis_forgot_the_admission(
+    queue: Clients, others: tuple[str, ...]
+) -> None:
     harness = QueueHarness(queue, RULES, prompts=0)
+    if others:  # ids are then taken one by one
+        harness.submit("b", len(others))
     _restart(harness, 1, ("a/0/1",))
     harness.publish(1)
     harness.submit("a", 3)
-    assert [task.id for task in harness.lease(9)] == ["a/0/0", "a/0/2"]
+    assert [task.id for task in harness.lease(9)] == [*others, "a/0/0", "a/0/2"]
     assert queue.audit().trained == 1
 
 

@@ -198,6 +198,18 @@ def test_a_completion_of_many_groups_tells_once_that_they_are_enough(queue: Clie
     assert told(queue, "arrivals") == [b"ready"]
 
 
+def test_a_learner_whose_groups_teach_nothing_is_told_of_those_that_come_in_their_place(queue: Clients) -> None:
+    harness = QueueHarness(queue, replace(RULES, s=0, batch=2), prompts=4)
+    harness.complete(harness.lease(2))
+    assert len(harness.drain(2).groups) == 2
+    before = told(queue, "arrivals")
+    queue.skip(0, 2)
+    others = harness.lease(2)
+    assert told(queue, "arrivals") == before
+    harness.complete(others[:1])
+    assert told(queue, "arrivals") == [*before, b"ready"]
+
+
 def test_a_learner_that_keeps_seats_is_told_when_those_may_have_come(queue: Clients) -> None:
     harness = QueueHarness(queue, replace(RULES, s=1, batch=2, late="wait"), prompts=6)
     late = harness.lease(2)

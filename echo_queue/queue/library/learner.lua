@@ -188,8 +188,8 @@ local function advance(keys, args)
 end
 
 -- args: lineage turn groups. The learner has found that so many groups in its hands teach nothing, and takes others into the
--- same update: they count as trained for bound and pace, so that other prompts are admitted meanwhile. Returns how many
--- groups count so.
+-- same update: they count as trained for bound and pace, so that other prompts are admitted meanwhile. A drain that had
+-- filled the update awaits nothing, so this move does. Returns how many groups count so.
 local function skip(keys, args)
   local run = open_run(keys)
   local repeated = run.state.turn == args[2] .. ' skip'
@@ -198,6 +198,7 @@ local function skip(keys, args)
     run.uncommitted = run.uncommitted + tonumber(args[3])
     redis.call('HSET', run.K.state, 'uncommitted', run.uncommitted)
     admit(run)
+    if not run.enough then await(run, tonumber(args[3]), 0) end
   end
   return run.uncommitted
 end

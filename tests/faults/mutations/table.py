@@ -1010,6 +1010,17 @@ MUTATIONS = (
         ("tests/queue/test_waits.py::test_a_completion_of_many_groups_tells_once_that_they_are_enough",),
     ),
     Mutation(
+        "groups in place of those that teach nothing awaited by nobody",
+        "with `selection.refill` the learner hears of the groups that it lacks a second after they came, one by one",
+        LUA + "learner.lua",
+        "    if not run.enough then await(run, tonumber(args[3]), 0) end\n",
+        "",
+        (
+            "tests/queue/test_waits.py::"
+            "test_a_learner_whose_groups_teach_nothing_is_told_of_those_that_come_in_their_place",
+        ),
+    ),
+    Mutation(
         "each completion told",
         "the learner drains once for each group of its batch",
         LUA + "worker.lua",

@@ -7,8 +7,8 @@
   That a lease expires under a worker which completes all the same is no fault here: it may always happen.
 - Each rule of a `Protocol` may be switched off, to see what it is there for.
 
-What is simple here, on purpose: a batch is one group; admission lets anything in at any time, since bound and pace are
-there for freshness and no promise may rest on them.
+What is simple here, on purpose: a batch is one group, and a step of a commit moves one; admission lets anything in at
+any time, since bound and pace, and so `skip`, are there for freshness and no promise may rest on them.
 """
 
 from collections.abc import Callable, Collection
@@ -45,6 +45,7 @@ class Protocol:
     pending_on_resume: bool = True
     checkpoint_on_resume: bool = True
     publish_what_was_forgotten: bool = True
+    commits_know_their_steps: bool = True
     check_partials_at_lease: bool = True
     partials_end_with_their_task: bool = True
     progress_of_holders: bool = True
@@ -111,10 +112,15 @@ class Queue(NamedTuple):
     published: Version | None
     forks: tuple[Fork, ...]
     committed: Version | None
+    settled: int | None = None
+    """How many groups of that checkpoint are trained while its commit is between two steps; None: all."""
 
 
 class Learner(NamedTuple):
-    """A process. `behind`: Redis has forgotten a turn that this process knows of."""
+    """A process. `behind`: Redis has forgotten a turn that this process knows of.
+
+    `moved`: how many of `trained` it has committed.
+    """
 
     phase: str
     lineage: int
@@ -124,6 +130,7 @@ class Learner(NamedTuple):
     trained: tuple[str, ...]
     published: int
     behind: bool
+    moved: int = 0
 
 
 class State(NamedTuple):
@@ -312,11 +319,11 @@ def advance(version: int) -> Move:
     return lambda queue: (admit(queue._replace(v=max(queue.v, version))), None)
 
 
-def commit(protocol: Protocol, name: Version, tasks: tuple[str, ...]) -> Move:
-    """Moves the groups to trained, from any place."""
+def commit(protocol: Protocol, name: Version, tasks: tuple[str, ...], step: int) -> Move:
+    """Moves the group at place `step` of the checkpoint to trained, from any place."""
 
     def move(queue: Queue) -> tuple[Queue, Any]:
-        new = {task for task in tasks if task not in queue.trained}
+        new = {task for task in tasks[step : step + 1] if task not in queue.trained}
         return queue._replace(
             backlog=tuple(task for task in queue.backlog if task not in new),
             tasks=frozenset(place for place in queue.tasks if place[0] not in new),
@@ -324,19 +331,24 @@ def commit(protocol: Protocol, name: Version, tasks: tuple[str, ...]) -> Move:
             replay=tuple(entry for entry in queue.replay if entry.group.task not in new),
             trained=tuple(sorted([*queue.trained, *new])),
             committed=name,
+            settled=step + 1 if step + 1 < len(tasks) else None,
         ), None
 
     return move
 
 
-def uncommit(name: Version, parent: Version | None, tasks: tuple[str, ...]) -> Move:
-    """Moves the groups to the backlog, since their checkpoint was left behind."""
+def uncommit(one: Checkpoint, settled: int | None) -> Move:
+    """Undoes the last step of a commit, since its checkpoint was left behind: moves that group to the backlog."""
+    end = len(one.trained) if settled is None else settled
 
     def move(queue: Queue) -> tuple[Queue, Any]:
-        if queue.committed != name:
+        if (queue.committed, queue.settled) != (one.name, settled):
             return queue, None
-        rest = tuple(task for task in queue.trained if task not in tasks)
-        return queue._replace(trained=rest, backlog=(*tasks, *queue.backlog), committed=parent), None
+        undone = one.trained[max(end - 1, 0) : end]
+        before = (one.name, end - 1) if end > 1 else (one.parent, None)
+        rest = tuple(task for task in queue.trained if task not in undone)
+        backlog = (*undone, *queue.backlog)
+        return queue._replace(trained=rest, backlog=backlog, committed=before[0], settled=before[1]), None
 
     return move
 

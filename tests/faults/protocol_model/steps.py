@@ -158,7 +158,7 @@ class Process:
             "resumed": self._mark,
             "marked": self._follow,
             "ready": self._go_on,
-            "saved": self._commit,
+            "committing": self._commit,
             "committed": self._save,
         }
         yield from phases[self.me.phase]()
@@ -184,17 +184,19 @@ class Process:
 
     def _follow(self) -> Iterator[Step]:
         """Leads the queue to our checkpoint: uncommits what was left behind, then commits what is ahead."""
-        there, here = (chain(self.state.store, name) for name in (self.state.queue.committed, self.me.saved))
+        queue = self.state.queue
+        there, here = (chain(self.state.store, name) for name in (queue.committed, self.me.saved))
+        settled = queue.settled if self.protocol.commits_know_their_steps else None
         left_behind = [one for one in there if one not in here] if self.protocol.uncommit_on_resume else []
         ahead = [one for one in here if one not in there] if self.protocol.commit_on_resume else []
         if left_behind:
             one = left_behind[0]
-            move = uncommit(one.name, one.parent, one.trained)
-            yield from self._call(f"uncommit {one.name}: {' '.join(one.trained)}", move, self._then("marked"))
+            what = f"uncommit {one.name}: {' '.join(one.trained[:settled])}, the last of them"
+            yield from self._call(what, uncommit(one, settled), self._then("marked"))
+        elif settled is not None:
+            yield from self._commit_step(there[0].name, there[0].trained, settled, self._then("marked"))
         elif ahead:
-            one = ahead[-1]
-            move = commit(self.protocol, one.name, one.trained)
-            yield from self._call(f"commit {one.name}: {' '.join(one.trained)}", move, self._then("marked"))
+            yield from self._commit_step(ahead[-1].name, ahead[-1].trained, 0, self._then("marked"))
         elif self.protocol.pending_on_resume:
             move, then = pending(self.protocol), self._then("ready", "hand")
             yield from self._call("take what was drained before", move, then, turn=False)
@@ -235,16 +237,24 @@ class Process:
     def _save(self) -> Iterator[Step]:
         first = self.protocol.checkpoint_before_commit
         made = Checkpoint(self.version, self.me.saved, self.me.trained, True)
-        after = self._now("saved") if first else self._now("ready", saved=self.version, trained=())
+        after = self._now("committing") if first else self._now("ready", saved=self.version, trained=())
         what = f"{self.who}: save checkpoint {made.name}: {' '.join(made.trained)}"
         yield Step(what, _stored(after, made))
 
     def _commit(self) -> Iterator[Step]:
         """Commits the checkpoint just saved; or, where that rule is off, the one about to be saved."""
-        first = self.protocol.checkpoint_before_commit
-        then = self._then("ready", saved=self.version, trained=()) if first else self._then("committed")
-        move = commit(self.protocol, self.version, self.me.trained)
-        yield from self._call(f"commit {self.version}: {' '.join(self.me.trained)}", move, then)
+        step, first = self.me.moved, self.protocol.checkpoint_before_commit
+        if step + 1 < len(self.me.trained):
+            then = self._then("committing", moved=step + 1)
+        elif first:
+            then = self._then("ready", saved=self.version, trained=(), moved=0)
+        else:
+            then = self._then("committed", moved=0)
+        yield from self._commit_step(self.version, self.me.trained, step, then)
+
+    def _commit_step(self, name: Version, trained: tuple[str, ...], step: int, then: Take) -> Iterator[Step]:
+        move = commit(self.protocol, name, trained, step)
+        yield from self._call(f"commit {name}: {' '.join(trained[step : step + 1])}", move, then)
 
     def _call(self, what: str, move: Move, take: Take, turn: bool = True, token: bool = False) -> Iterator[Step]:
         """A move that only the newest learner may make; with a turn, only if Redis remembers all turns before."""

@@ -27,6 +27,7 @@ BREAKS = {
     "pending_on_resume": (STUCK, ("drain", "the learner dies")),
     "checkpoint_on_resume": (STUCK, ("ghost: save checkpoint 2.1: a",)),
     "publish_what_was_forgotten": (STUCK, ("publish 1.0; Redis forgets it again",)),
+    "commits_know_their_steps": (TWICE, ("commit 1.2: a", "the learner dies", "save checkpoint 2.3: b")),
     "check_partials_at_lease": (STUCK, ("worker 1 keeps how far it is with a", "the operator rewinds to 1.0")),
     "partials_end_with_their_task": (OUTLIVES, ("worker 1 keeps how far it is with a", "worker 1 completes a")),
     "progress_of_holders": (OUTLIVES, ("worker 1 completes a", "worker 2 keeps how far it is with a")),
@@ -44,7 +45,7 @@ def test_no_interleaving_with_one_fault_breaks_a_promise(protocol: Protocol) -> 
     assert verdict.states > 10_000
 
 
-DEEP = {"check_abandoned", "checkpoint_on_resume", "forks_know_parents"}
+DEEP = {"check_abandoned", "checkpoint_on_resume", "commits_know_their_steps", "forks_know_parents"}
 """The shortest way to break a promise without one of these is long."""
 
 
