@@ -22,6 +22,9 @@ from echo_queue.launch.supervisor import POLL_S, Role, Supervisor
 GRACE_MARGIN_S = 5.0
 """The time beyond its own grace that a worker has before it is killed."""
 
+ENVIRONMENT = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+"""CUDA numbers GPUs by their speed otherwise, and nvidia-smi, by which they were judged, by their place on the bus."""
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -58,7 +61,8 @@ def work(config: Config, path: Path, placed: Sequence[Placement], environ: Mappi
 
     Raises `RoleError` for a worker that keeps dying or cannot go on, or `RunningError` if they run already.
     """
-    with Supervisor(config.run.dir, {**environ, "PYTHONUNBUFFERED": "1"}, most_refusals=1) as supervisor:
+    ours = {**ENVIRONMENT, **environ, "PYTHONUNBUFFERED": "1"}
+    with Supervisor(config.run.dir, ours, most_refusals=1) as supervisor:
         handlers: dict[signal.Signals, Callable[[int, object], None]] = dict.fromkeys(ENDING, supervisor.interrupt)
         if config.rollout.preemption.watch == "signal":
             handlers |= dict.fromkeys((signal.SIGUSR1, signal.SIGUSR2), supervisor.pass_on)
