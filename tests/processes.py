@@ -19,3 +19,11 @@ def children_of(pid: int) -> list[int]:
     except (FileNotFoundError, ProcessLookupError):
         return []
     return [child for child in map(int, listed) if is_running(child)]
+
+
+def command_of(pid: int) -> list[str]:
+    """Returns the words with which the process was started; none if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return []

@@ -122,18 +122,22 @@ def join(
     inviter: Annotated[
         str, typer.Option(envvar="ECHO_QUEUE_INVITER", help="The only key whose tokens to accept.", show_default=False)
     ] = "",
-    name: Annotated[
-        str, typer.Option(help="Name of this worker; default: the invitation's and process id.", show_default=False)
-    ] = "",
-    folder: Annotated[
-        Path | None, typer.Option("--dir", help="Folder of this worker; default: joined/RUN-ID.", show_default=False)
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of workers; default: one on each GPU, or one on CPUs.", show_default=False),
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Check and claim, and do not start the worker.")] = False,
+    folder: Annotated[
+        Path | None, typer.Option("--dir", help="Folder of this machine; default: joined/RUN-ID.", show_default=False)
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Check and claim, and start no worker.")] = False,
 ) -> None:
-    """Make this machine a worker of the run that TOKEN names: check it, claim the invitation once, and start."""
+    """Make this machine's GPUs workers of the run that TOKEN names: check it, claim the invitation once, and start.
+
+    The workers are kept alive until the run is finished; when the command is ended, they hand their tasks back.
+    """
     from echo_queue.cli.join import join as join_run
 
-    join_run(token, folder, inviter=inviter, name=name, check=check)
+    join_run(token, folder, inviter=inviter, workers=workers, check=check)
 
 
 @app.command(rich_help_panel=ROLES)

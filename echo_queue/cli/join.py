@@ -1,20 +1,19 @@
-"""The command `join`: makes this machine a worker of the run that a token names.
+"""The command `join`: makes the GPUs of this machine workers of the run that a token names.
 
 Everything that can be checked is checked before the invitation is claimed, and all that is missing is said at once. A
 machine that has claimed its invitation starts again from its folder, also after the token has expired.
 """
 
-import os
 import platform
-import secrets
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from echo_queue.cli import preflight
+from echo_queue.cli.joined_workers import placements, work
 from echo_queue.config import Config
 from echo_queue.config.loading import examine, load
 from echo_queue.connections.connect import connect_redis, connect_store
@@ -26,15 +25,15 @@ from echo_queue.invitation.home import AUTHORITY, Home
 from echo_queue.invitation.register import Guest, worker_user, workers_prefix
 from echo_queue.invitation.token import Invitation, SignedToken, read_token
 from echo_queue.launch.problem_output import WARNING, print_problems
-from echo_queue.launch.roles import become
 
 FOLDER = "joined"
 STDIN = "-"
 
 
-def join(text: str, folder: Path | None, *, inviter: str, name: str, check: bool) -> None:
-    """Joins, and becomes the worker unless `check`. `text`: the token, or `-` for the first line of standard input.
+def join(text: str, folder: Path | None, *, inviter: str, workers: int | None, check: bool) -> None:
+    """Joins, and runs the workers unless `check`. `text`: the token, or `-` for the first line of standard input.
 
+    `workers`: how many; None: one on each GPU, or one where there is none.
     Raises `EchoQueueError` with all that is missing or wrong.
     """
     token = read_token(sys.stdin.readline() if text == STDIN else text, inviter)
@@ -44,27 +43,30 @@ def join(text: str, folder: Path | None, *, inviter: str, name: str, check: bool
     home.open()
     claimed_before = home.grant(token) is not None
     if not claimed_before:
-        _claim(token, home, inviter)
+        _claim(token, home, inviter, workers)
     home.apply_environment()
     config = load(home.config)
-    if claimed_before and (problems := tuple(_missing(config, home, invitation))):
+    if claimed_before and (problems := tuple(_missing(config, home, invitation, workers))):
         raise ConfigError(*problems)
     _try_services(config, invitation)
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(f"this machine is invited to run {invitation.run} as {invitation.name}; its folder is {home.path}")
     if not check:
-        print_problems(machine.gpu_warnings(machine.gpus()), sign=WARNING)
-        become("workers", home.config, "--name", name or _own_name(invitation))
+        prefix, devices = workers_prefix(invitation.name, invitation.id), _devices(config)
+        placed = placements(prefix, devices, workers or _usual(devices), config.weights.peer_port)
+        work(config, home.config, placed)
 
 
-def _own_name(invitation: Invitation) -> str:
-    """Returns a name that no other process has: in a container the id is 1."""
-    process = os.getpid()
-    own = process if process > 1 else secrets.token_hex(4)
-    return f"{workers_prefix(invitation.name, invitation.id)}{own}"
+def _devices(config: Config) -> list[str]:
+    return machine.devices(config.rollout.engine, machine.gpus(), machine.torch_cuda())
 
 
-def _claim(token: SignedToken, home: Home, inviter: str) -> None:
+def _usual(devices: Sequence[str]) -> int:
+    """Returns how many workers there are unless the machine's owner says it."""
+    return max(1, len(devices))
+
+
+def _claim(token: SignedToken, home: Home, inviter: str, workers: int | None) -> None:
     """Checks the machine, claims the grant, and keeps it in the folder. Raises `EchoQueueError`."""
     invitation = token.invitation
     home.keep_settings(_settings(invitation, home, reachable=True), invitation.authority)
@@ -74,7 +76,7 @@ def _claim(token: SignedToken, home: Home, inviter: str) -> None:
         with visiting(token, authority) as guest:
             problems += machine.clock_problems(int(time.time() * 1000), guest.now_ms())
             _find_peers(guest, invitation, home)
-            problems += _problems(home, invitation)
+            problems += _problems(home, invitation, workers)
             if not problems:
                 envelope = claim(guest, invitation, home.nonce(), platform.node())
                 grant = token.open_grant(envelope)
@@ -82,7 +84,7 @@ def _claim(token: SignedToken, home: Home, inviter: str) -> None:
                 home.keep_grant(envelope, grant)
                 return
     except ServiceError as error:
-        problems += (*error.problems, *_problems(home, invitation))
+        problems += (*error.problems, *_problems(home, invitation, workers))
     raise ConfigError(*problems)
 
 
@@ -114,21 +116,24 @@ def _settings(invitation: Invitation, home: Home, *, reachable: bool) -> dict[st
     return settings
 
 
-def _problems(home: Home, invitation: Invitation) -> Iterator[Problem]:
+def _problems(home: Home, invitation: Invitation, workers: int | None) -> Iterator[Problem]:
     config, problems = examine(home.config)
     yield from problems
     if config is not None:
-        yield from _missing(config, home, invitation)
+        yield from _missing(config, home, invitation, workers)
         yield from machine.store_problems(config.store.url)
 
 
-def _missing(config: Config, home: Home, invitation: Invitation) -> Iterator[Problem]:
+def _missing(config: Config, home: Home, invitation: Invitation, workers: int | None) -> Iterator[Problem]:
     """Yields what this machine lacks by itself."""
     yield from preflight.problems(config, preflight.For.worker)
-    found, size = machine.gpus(), invitation.model_bytes
-    yield from machine.gpu_problems(config.rollout.engine, found, machine.torch_cuda(), size)
-    yield from machine.disk_problems(home.path, size)
-    yield from machine.peer_port_problems(config)
+    found, cuda, size, engine = machine.gpus(), machine.torch_cuda(), invitation.model_bytes, config.rollout.engine
+    devices = machine.devices(engine, found, cuda)
+    number = workers or _usual(devices)
+    yield from machine.worker_problems(number, devices)
+    yield from machine.gpu_problems(engine, machine.named(found, devices[:number]), cuda, size)
+    yield from machine.disk_problems(home.path, size, number)
+    yield from machine.peer_port_problems(config, number)
 
 
 def _try_services(config: Config, invitation: Invitation) -> None:

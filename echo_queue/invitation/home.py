@@ -1,11 +1,10 @@
-"""The folder of an invited worker: its configuration, its secrets, and what is needed to claim the grant again.
+"""The folder of an invited machine: its configuration, its secrets, and what is needed to claim the grant again.
 
-Everything in it is for its owner alone (0700, 0600). `env.sh` exports where the secrets are, for other launchers.
+Everything in it is for its owner alone (0700, 0600).
 """
 
 import os
 import secrets
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from echo_queue.config.toml_text import written
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.invitation.token import Grant, SignedToken
 
-CONFIG, AUTHORITY, ENVIRONMENT = "run.toml", "authority.pem", "env.sh"
+CONFIG, AUTHORITY = "run.toml", "authority.pem"
 PASSWORD, ACCESS_KEY, SECRET_KEY = "redis.password", "store.access_key", "store.secret_key"
 VARIABLES = {
     PASSWORD: "ECHO_QUEUE_WORKER_REDIS_PASSWORD",
@@ -72,8 +71,6 @@ class Home:
         for name, secret in found.items():
             if secret is not None:
                 self._write(name, secret)
-        lines = [f"export {name}={shlex.quote(value)}\n" for name, value in self.environment().items()]
-        self._write(ENVIRONMENT, "".join(lines))
         self._write(f"{self._id}.grant", envelope.decode())
 
     def environment(self) -> dict[str, str]:

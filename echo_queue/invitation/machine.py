@@ -1,6 +1,6 @@
 """Judges whether a machine can be a worker: GPU and driver, disk, clock, and what can be reached from it and on it.
 
-Every function yields what is missing, so that all of it is said at once. `warnings` are about what slows a worker down.
+What is missing is yielded, so that all of it is said at once. `warnings` are about what slows a worker down.
 """
 
 import importlib.util
@@ -29,8 +29,6 @@ LEAST_DRIVER = {11: 450, 12: 525, 13: 580}
 """CUDA's major version → the oldest driver that all of its minor versions run on (NVIDIA, CUDA Compatibility)."""
 MODEL_SHARE = 0.9
 """The share of a GPU's memory that vLLM takes by default."""
-COPIES = 2
-"""The model's files, and the part cache, which keeps about as much of what was fetched."""
 MOST_SKEW_MS = 30_000
 """Tokens between workers live a minute, and this much longer for clocks that differ."""
 
@@ -74,28 +72,58 @@ def torch_cuda() -> int:
     return 0
 
 
+def devices(engine: str, found: Sequence[Gpu], cuda: int, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Returns the GPUs on which workers of `engine` run here, one on each; none if they run on CPUs or ask a server.
+
+    `found`: those of the machine; `cuda`: as `torch_cuda`. CUDA_VISIBLE_DEVICES says which of them are for the workers.
+    """
+    if engine == "http" or not cuda:
+        return []
+    given = environ.get("CUDA_VISIBLE_DEVICES", ",".join(gpu.index for gpu in found))
+    return [word.strip() for word in given.split(",") if word.strip()]
+
+
+def named(found: Sequence[Gpu], devices: Sequence[str]) -> list[Gpu]:
+    """Returns the GPUs that `devices` names; all of them if it names some in other words than by their numbers."""
+    if not all(device.isdecimal() for device in devices):
+        return list(found)
+    return [gpu for gpu in found if gpu.index in devices]
+
+
+def worker_problems(workers: int, devices: Sequence[str]) -> Iterator[Problem]:
+    """Yields that more workers are asked for than there are `devices`, if they need any."""
+    if workers > len(devices) > 0:
+        what = f"is {workers}, and this machine has {len(devices)} GPUs for workers, of which each takes one"
+        yield Problem("--workers", what, "leave it out for a worker on each GPU")
+
+
 def gpu_problems(engine: str, found: Sequence[Gpu], cuda: int, model_bytes: int) -> Iterator[Problem]:
-    """Yields why `engine` cannot run here. `cuda`: as `torch_cuda`; a worker takes one GPU."""
+    """Yields why `engine` cannot run on these GPUs. `cuda`: as `torch_cuda`; a worker takes one GPU."""
     if engine == "http" or not cuda:
         return
     if not found and engine == "vllm":
         what = "vllm needs one from NVIDIA with its driver, and nvidia-smi shows none"
         yield Problem("GPU", what, "install the driver, start the container with its GPUs, or take another machine")
     for gpu in found:
+        named = f"GPU {gpu.index}"
         least, major = LEAST_DRIVER.get(cuda, 0), gpu.driver.partition(".")[0]
         if major.isdecimal() and int(major) < least:
             what = f"{gpu.name} has driver {gpu.driver}, and torch was built for CUDA {cuda}, which needs {least}"
-            yield Problem("driver", what, "install a newer driver, or a torch for an older CUDA")
+            yield Problem(named, what, "install a newer driver, or a torch for an older CUDA")
         if model_bytes > MODEL_SHARE * gpu.memory_bytes:
             what = f"{gpu.name} has {gpu.memory_bytes / GB:.0f} GB, and the model takes {model_bytes / GB:.0f} GB"
-            yield Problem("GPU", what, "take a machine with a larger one")
+            fix = "take a machine with a larger one, or name the GPUs that suffice in CUDA_VISIBLE_DEVICES"
+            yield Problem(named, what, fix)
 
 
-def disk_problems(folder: Path, model_bytes: int) -> Iterator[Problem]:
-    """Yields that the disk of `folder`, which exists, has no room for what a worker keeps of a model."""
-    free, needed = shutil.disk_usage(folder).free, COPIES * model_bytes
+def disk_problems(folder: Path, model_bytes: int, workers: int) -> Iterator[Problem]:
+    """Yields that the disk of `folder`, which exists, has no room for what so many workers keep of a model.
+
+    They share its files; each has a part cache, which keeps about as much of what it fetched.
+    """
+    free, needed = shutil.disk_usage(folder).free, (1 + workers) * model_bytes
     if free < needed:
-        what = f"has {free / GB:.1f} GB left, and the model and a cache of it take {needed / GB:.1f} GB"
+        what = f"has {free / GB:.1f} GB left, and the model and a cache of it for each worker take {needed / GB:.1f} GB"
         yield Problem(str(folder), what, "free space there, or name a folder on another disk (--dir)")
 
 
@@ -118,17 +146,19 @@ def store_problems(url: str) -> Iterator[Problem]:
         yield Problem("store.url", what, "open the way to it, or set ECHO_QUEUE_STORE__URL to its address from here")
 
 
-def peer_port_problems(config: Config) -> Iterator[Problem]:
-    """Yields that the port on which this worker should serve its peers is not free."""
-    port = config.weights.peer_port
-    if not (port and config.weights.peers and config.weights.reachable):
+def peer_port_problems(config: Config, workers: int) -> Iterator[Problem]:
+    """Yields the ports that are not free, of those on which this machine's workers should serve their peers."""
+    first = config.weights.peer_port
+    if not (first and config.weights.peers and config.weights.reachable):
         return
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError as error:
-            yield Problem("weights.peer_port", f"{port} cannot be used here: {error.strerror}", "name another one")
+    for port in range(first, first + workers):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("", port))
+            except (OSError, OverflowError) as error:
+                fix = "name another one, which is that of the first worker; each further one has the next"
+                yield Problem("weights.peer_port", f"{port} cannot be used here: {error}", fix)
 
 
 def peer_warnings(addresses: Sequence[str]) -> Iterator[Problem]:
@@ -162,14 +192,6 @@ def is_behind_nat(own: str, seen: str) -> bool:
 
 def _plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
     return getattr(address, "ipv4_mapped", None) or address
-
-
-def gpu_warnings(found: Sequence[Gpu], environ: Mapping[str, str] = os.environ) -> Iterator[Problem]:
-    """Yields that GPUs of this machine would be idle. `CUDA_VISIBLE_DEVICES` says which of them are for this worker."""
-    if len(found) > 1 and "CUDA_VISIBLE_DEVICES" not in environ:
-        what = f"this machine has {len(found)}, and the worker that starts now uses one"
-        fix = "for a worker on each: `join --check`, `. FOLDER/env.sh`, and `infra/workers.sh FOLDER/run.toml`"
-        yield Problem("GPU", what, fix)
 
 
 def host_towards(url: str) -> str:

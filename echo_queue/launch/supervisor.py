@@ -271,6 +271,14 @@ class Supervisor:
                     entry.signal(signal.SIGKILL)
         self._interrupted = True
 
+    def pass_on(self, number: int, frame: object = None) -> None:
+        """Handles a signal: each role's own process gets it, and not those that it started."""
+        for entry in self._roles.values():
+            if entry.process is not None:
+                send = partial(os.kill, entry.process.pid, number)
+                with suppress(ProcessLookupError):
+                    failpoints.step("signal role", send, (entry.role.name, number))
+
     def _start(self, entry: Supervised) -> None:
         assert self._guard and self._guard.stdin
         pipe = self._guard.stdin

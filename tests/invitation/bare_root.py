@@ -135,10 +135,10 @@ def refuse(root: BareRoot, staged: StagedRun) -> None:
 def work(root: BareRoot, staged: StagedRun) -> None:
     """Lets an invited worker generate groups, and revokes its invitation."""
     issued = invite(staged)
-    worker = root.start("echo-queue", "join", issued.token, "--inviter", issued.public_key, "--name", "bare")
+    worker = root.start("echo-queue", "join", issued.token, "--inviter", issued.public_key)
     try:
         groups = staged.harness.drain(6)
-        assert {group.worker for group in groups} == {"bare"}
+        assert {group.worker for group in groups} == {f"{issued.invitation.id}-0"}
         with connect_redis(load(staged.harness.path), "admin") as admin:
             users = {line["user"] for line in admin.client_list() if line["user"].startswith("worker")}
             assert users == {worker_user(RUN, issued.invitation.id)}, users

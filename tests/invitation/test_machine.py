@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from echo_queue.cli.joined_workers import placements
 from echo_queue.config import Config
 from echo_queue.invitation import machine
 from echo_queue.invitation.machine import Gpu, gpus_of
@@ -43,14 +44,41 @@ def test_an_engine_names_the_gpu_that_it_lacks(engine: str, found: str, cuda: in
     assert bool(problems) == bool(words)
 
 
-def test_several_gpus_need_several_workers() -> None:
-    assert "this machine has 2" in said(machine.gpu_warnings(gpus_of(LISTING), {}))[0]
-    assert said(machine.gpu_warnings(gpus_of(LISTING), {"CUDA_VISIBLE_DEVICES": "1"})) == []
+@pytest.mark.parametrize(
+    ("engine", "cuda", "environ", "devices"),
+    [
+        ("vllm", 12, {}, ["0", "1"]),
+        ("vllm", 12, {"CUDA_VISIBLE_DEVICES": "1"}, ["1"]),
+        ("vllm", 12, {"CUDA_VISIBLE_DEVICES": "GPU-3c, MIG-1a"}, ["GPU-3c", "MIG-1a"]),
+        ("vllm", 12, {"CUDA_VISIBLE_DEVICES": ""}, []),
+        ("http", 12, {}, []),
+        ("transformers", 0, {}, []),
+    ],
+)
+def test_each_gpu_that_is_for_workers_has_one(
+    engine: str, cuda: int, environ: dict[str, str], devices: list[str]
+) -> None:
+    found = gpus_of(LISTING)
+    assert machine.devices(engine, found, cuda, environ) == devices
+    judged = [gpu.index for gpu in machine.named(found, devices)]
+    assert judged == (devices if all(map(str.isdecimal, devices)) else ["0", "1"])
+    assert bool(said(machine.worker_problems(3, devices))) == bool(devices)
+    placed = placements("gpu-", devices, max(1, len(devices)), 29600)
+    assert [place.device for place in placed] == (devices or [""])
+    assert [place.port for place in placed] == [29600, 29601][: len(placed)]
+    last = placed[-1]
+    expected = [f"CUDA_VISIBLE_DEVICES={last.device}"] if devices else []
+    assert list(last.variables()) == [*expected, f"ECHO_QUEUE_WEIGHTS__PEER_PORT={last.port}"]
+
+
+def test_what_a_gpu_lacks_is_said_of_each() -> None:
+    problems = machine.gpu_problems("vllm", gpus_of(LISTING), 12, 40 * GB)
+    assert [line.partition(":")[0] for line in said(problems)] == ["GPU 0", "GPU 1"]
 
 
 def test_a_full_disk_and_a_clock_that_is_wrong_are_named(tmp_path: Path) -> None:
-    assert said(machine.disk_problems(tmp_path, 0)) == []
-    assert "a cache of it take" in said(machine.disk_problems(tmp_path, 10**15))[0]
+    assert said(machine.disk_problems(tmp_path, 0, 8)) == []
+    assert "for each worker take 3000000.0 GB" in said(machine.disk_problems(tmp_path, 10**15, 2))[0]
     assert said(machine.clock_problems(1_000_000, 1_029_000)) == []
     assert said(machine.clock_problems(1_095_000, 1_000_000)) == ["clock: is 95 s ahead of Redis' clock"]
     assert said(machine.clock_problems(0, 31_000)) == ["clock: is 31 s behind Redis' clock"]
@@ -79,7 +107,7 @@ def listener() -> Iterator[socket.socket]:
 def test_ways_that_are_closed_are_named(listener: socket.socket) -> None:
     port = listener.getsockname()[1]
     settings = {"run": {"name": "r", "dir": "r"}, "weights": {"peer_port": port}}
-    assert f"{port} cannot be used here" in said(machine.peer_port_problems(Config.model_validate(settings)))[0]
+    assert f"{port} cannot be used here" in said(machine.peer_port_problems(Config.model_validate(settings), 1))[0]
     assert said(machine.store_problems(f"http://127.0.0.1:{port}")) == []
     assert "cannot be reached from here" in said(machine.store_problems("http://127.0.0.1:1"))[0]
     assert machine.host_towards(f"rediss://127.0.0.1:{port}/0") == "127.0.0.1"

@@ -31,6 +31,21 @@ def test_a_role_that_dies_is_started_again(tmp_path: Path) -> None:
     assert (tmp_path / "logs" / "worker.log").read_text().count("── ") == 2
 
 
+def test_a_signal_that_is_passed_on_reaches_each_role_that_runs(tmp_path: Path) -> None:
+    names = ("one", "two")
+    with Supervisor(tmp_path, backoff=QUICK) as roles:
+        roles.start(
+            *(
+                shell(name, f"trap 'exit 0' USR1; cd {tmp_path}; touch {name}; while :; do sleep 0.01; done", ends=True)
+                for name in names
+            )
+        )
+        roles.wait(lambda: all((tmp_path / name).exists() for name in names), 60, "both traps")
+        roles.pass_on(signal.SIGUSR1)
+        roles.wait(lambda: all(map(roles.done, names)), 60, "their ends")
+        roles.pass_on(signal.SIGUSR1)
+
+
 def test_a_long_log_is_set_aside_when_its_role_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_file, "KEEP_BYTES", 100)
     for life in range(3):

@@ -1,0 +1,93 @@
+"""The workers of an invited machine: one on each of its GPUs, kept alive until each is done or the command is ended.
+
+- A worker that dies is started again; one that keeps dying, or says that a person must act, ends the command with its
+  last lines.
+- SIGTERM and Ctrl-C end all workers: they store partial rollouts and hand their tasks back.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from echo_queue.config import Config
+from echo_queue.launch.roles import command
+from echo_queue.launch.signals import ENDING
+from echo_queue.launch.supervisor import POLL_S, Role, Supervisor
+
+GRACE_MARGIN_S = 5.0
+"""The time beyond its own grace that a worker has before it is killed."""
+
+ENVIRONMENT = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+"""CUDA numbers GPUs by their speed otherwise, and nvidia-smi, by which they were judged, by their place on the bus."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A worker and what it has of the machine. `device`: a GPU, as CUDA_VISIBLE_DEVICES names it; empty: none.
+
+    `port`: that on which it serves its peers; 0: any.
+    """
+
+    name: str
+    device: str = ""
+    port: int = 0
+
+    def variables(self) -> Iterator[str]:
+        """Yields the environment variables that place a worker, as `NAME=value`."""
+        if self.device:
+            yield f"CUDA_VISIBLE_DEVICES={self.device}"
+        if self.port:
+            yield f"ECHO_QUEUE_WEIGHTS__PEER_PORT={self.port}"
+
+
+def placements(prefix: str, devices: Sequence[str], workers: int, first_port: int) -> list[Placement]:
+    """Places `workers` workers, whose names begin with `prefix`, on as many of `devices`, or on CPUs if there are none.
+
+    They serve their peers on ports from `first_port` on, unless it is 0.
+    """
+    return [
+        Placement(f"{prefix}{number}", devices[number] if devices else "", first_port + number if first_port else 0)
+        for number in range(workers)
+    ]
+
+
+def work(config: Config, path: Path, placed: Sequence[Placement], environ: Mapping[str, str] = os.environ) -> None:
+    """Runs the workers until all are done, or a signal asks to end. Call it in the main thread.
+
+    Raises `RoleError` for a worker that keeps dying or cannot go on, or `RunningError` if they run already.
+    """
+    ours = {**ENVIRONMENT, **environ, "PYTHONUNBUFFERED": "1"}
+    with Supervisor(config.run.dir, ours, most_refusals=1) as supervisor:
+        handlers: dict[signal.Signals, Callable[[int, object], None]] = dict.fromkeys(ENDING, supervisor.interrupt)
+        if config.rollout.preemption.watch == "signal":
+            handlers |= dict.fromkeys((signal.SIGUSR1, signal.SIGUSR2), supervisor.pass_on)
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        try:
+            supervisor.start(*(_role(config, path, place) for place in placed))
+            _print_placements(config, placed)
+            while not all(supervisor.done(place.name) for place in placed):
+                supervisor.tick()
+                time.sleep(POLL_S)
+        except KeyboardInterrupt:
+            Console(stderr=True).print("stopping: the workers hand their tasks back; Ctrl-C again kills them")
+        finally:
+            supervisor.stop_all()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _role(config: Config, path: Path, place: Placement) -> Role:
+    started = ("env", *place.variables(), *command("workers", path, "--name", place.name))
+    return Role(place.name, started, grace_s=config.rollout.grace_s + GRACE_MARGIN_S, ends=True)
+
+
+def _print_placements(config: Config, placed: Sequence[Placement]) -> None:
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    for place in placed:
+        device = f"GPU {place.device}" if place.device else "no GPU of its own"
+        console.print(f"{place.name} has {device}; its log is {config.run.dir / 'logs' / place.name}.log")
