@@ -126,7 +126,8 @@ def test_every_failpoint_is_a_point_of_some_role() -> None:
 
 
 OPERATORS = (
-    *("dead", "failing", "revive", "bury", "audit", "renew", "write outcome", "rename outcome", "remove outcome"),
+    *("dead", "failing", "revive", "bury", "evict", "audit", "renew"),
+    *("write outcome", "rename outcome", "remove outcome"),
     *("group_in_replay", "partial_group", "is_drained", "failed_sets", "updates"),
     *("write password", "rename password"),
     *("write weights", "rename weights"),
