@@ -137,8 +137,9 @@ Command = tuple[Text, ...]
 class Controller(Table):
     """The limits and the driver of `echo-queue fleet`. The plan does not read them (docs/fleet.md)."""
 
-    driver: Literal["local", "command", "kubernetes"] = "local"
-    """`local`: worker processes of this machine. `command`: the commands below. `kubernetes`: the chart's pools."""
+    driver: Literal["local", "command", "kubernetes", "aws"] = "local"
+    """`local`: worker processes of this machine. `command`: the commands below. `kubernetes`: the chart's pools. `aws`:
+    Terraform's pools."""
     release: Text | None = None
     """`kubernetes`: the release of the chart."""
     namespace: str = ""

@@ -11,6 +11,7 @@ from echo_queue.fleet.controller import Controller
 from echo_queue.fleet.drivers import CommandDriver, Driver, GroupDriver, LocalDriver
 from echo_queue.fleet.drivers.command import Commands
 from echo_queue.fleet.drivers.groups import kubernetes_api
+from echo_queue.fleet.drivers.groups.aws import AutoScalingGroups
 from echo_queue.fleet.drivers.groups.kubernetes import Deployments
 from echo_queue.launch import roles
 from echo_queue.queue import Caller, FleetQueue, Monitor
@@ -42,6 +43,12 @@ def open_driver(config: Config, path: Path, fleet: Fleet, *, act: bool) -> Drive
             _require(settings, "release", fix="name the release of the chart, as helm list prints it")
             api = kubernetes_api.opened(settings.api, settings.namespace, settings.deadline_s, os.environ)
             return GroupDriver(Deployments(api, str(settings.release), tuple(fleet.pools)), notes=act)
+        case "aws":
+            regions = {name: pool.region for name, pool in fleet.pools.items() if pool.cloud == "aws"}
+            if elsewhere := fleet.pools.keys() - regions:
+                fix = "leave it out: this driver starts nothing elsewhere"
+                raise ConfigError(*(Problem(f"pools.{name}.cloud", "is not aws", fix) for name in sorted(elsewhere)))
+            return GroupDriver(AutoScalingGroups(config.run.name, regions, settings.deadline_s), notes=act)
 
 
 def _require(settings: Settings, *names: str, fix: str) -> None:

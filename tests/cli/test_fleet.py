@@ -57,6 +57,7 @@ def test_a_file_names_its_driver_and_all_that_it_needs(run: PublishedRun) -> Non
     cluster = {"driver": "kubernetes", "api": "http://127.0.0.1:8001", "namespace": "runs"}
     assert isinstance(driver(**cluster, release="demo"), GroupDriver)
     assert missing(**cluster) == ["controller.release"]
+    assert missing(driver="aws") == ["pools.spot.cloud"]
 
 
 def test_the_learners_price_is_part_of_the_budget() -> None:

@@ -12,16 +12,18 @@ from echo_queue import failpoints
 from echo_queue.fleet.drivers import CommandDriver, DriverError, Quote
 from echo_queue.fleet.drivers.command import Commands
 from tests.fleet.killer import Killed, Killer
+from tests.fleet.places.instances import Instances
 from tests.fleet.places.place import Place
 from tests.fleet.places.pods import Pods
 from tests.fleet.places.processes import Processes, Scripts, local
 from tests.waiting import wait_until
 
 STUBBORN = ("/bin/sh", "-c", "trap '' TERM; while true; do sleep 0.05; done")
-PLACES: dict[str, type[Place]] = {"local": Processes, "command": Scripts, "kubernetes": Pods}
+PLACES: dict[str, type[Place]] = {"local": Processes, "command": Scripts, "kubernetes": Pods, "aws": Instances}
+SLOW_COMMAND, SLOW_AWS = (pytest.param(kind, marks=pytest.mark.slow) for kind in ("command", "aws"))
 
 
-@pytest.fixture(params=["local", pytest.param("command", marks=pytest.mark.slow), "kubernetes"])
+@pytest.fixture(params=["local", SLOW_COMMAND, "kubernetes", SLOW_AWS])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     with PLACES[request.param].opened(tmp_path) as place:
         yield place
@@ -44,7 +46,7 @@ def test_a_name_is_started_once_listed_until_it_is_gone_and_never_started_again(
     assert place.ever() == 2
 
 
-@pytest.mark.parametrize("kind", ["local", "kubernetes"])
+@pytest.mark.parametrize("kind", ["local", "kubernetes", pytest.param("aws", marks=pytest.mark.proof)])
 def test_a_driver_may_die_after_each_of_its_steps_and_nothing_is_started_or_ended_twice(
     kind: str, tmp_path: Path
 ) -> None:
@@ -73,7 +75,7 @@ def test_a_driver_may_die_after_each_of_its_steps_and_nothing_is_started_or_ende
     assert {"start machine", "end machine"} <= set(struck)
 
 
-@pytest.mark.parametrize("kind", ["local", pytest.param("command", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["local", SLOW_COMMAND])
 def test_a_process_that_does_not_end_is_ended_by_force(kind: str, tmp_path: Path) -> None:
     with PLACES[kind].opened(tmp_path, STUBBORN) as place:
         driver = place.driver()

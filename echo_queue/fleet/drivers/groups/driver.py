@@ -57,10 +57,9 @@ class GroupDriver:
         for was, member in zip(before.members, group.members, strict=True):
             if was.name != member.name:
                 self._groups.name(member, group)
-        if before.waiting != group.waiting:
-            self._groups.note(replace(group, waiting=before.waiting), group.waiting)
-            return self._read(pool)
-        return group
+        if before.waiting == group.waiting:
+            return group
+        return self._groups.note(replace(group, waiting=before.waiting), group.waiting)
 
     def _start(self, name: str, pool: str) -> bool:
         group = self._read(pool)
@@ -68,9 +67,7 @@ class GroupDriver:
             size = size_of(group) + 1
             if group.most is not None and size > group.most:
                 return False
-            names = (*group.waiting, name)
-            self._groups.note(group, names)
-            group = replace(group, waiting=names)
+            group = self._groups.note(group, (*group.waiting, name))
         if size_of(group) > group.size:
             self._groups.grow(group, size_of(group))
         return True
@@ -81,7 +78,7 @@ class GroupDriver:
             return
         after = without(group, names)
         if after.waiting != group.waiting:
-            self._groups.note(group, after.waiting)
+            group = self._groups.note(group, after.waiting)
         ended = [one for one in after.members if (one.name or one.id) in names and not one.leaving]
         if ended or size_of(after) < group.size:
             self._groups.shrink(group, ended, min(size_of(after), group.size))

@@ -64,8 +64,11 @@ class MachineGroups(Protocol):
     def read(self, pool: str) -> MachineGroup:
         """Returns the pool's group as it is now."""
 
-    def note(self, group: MachineGroup, waiting: Sequence[str]) -> None:
-        """Notes which names wait, in place of `group.waiting`, and that those which are new are used."""
+    def note(self, group: MachineGroup, waiting: Sequence[str]) -> MachineGroup:
+        """Notes which names wait, in place of `group.waiting`, and that those which are new are used.
+
+        Returns the group as it then is.
+        """
 
     def name(self, member: Member, group: MachineGroup) -> None:
         """Notes the member's name at it."""

@@ -41,12 +41,12 @@ class KubernetesApi:
         """Returns the answer's JSON. `group`: such as "api/v1"; `path`: below the namespace."""
         return self._ask("GET", group, path, query=query)
 
-    def patch(self, group: str, path: str, changes: object) -> None:
-        """Merges the changes into an object.
+    def patch(self, group: str, path: str, changes: object) -> bytes:
+        """Merges the changes into an object, and returns its JSON.
 
         Raises `Changed` if its resourceVersion is not the one in `changes`, or if it is a pod that is gone.
         """
-        self._ask("PATCH", group, path, body=orjson.dumps(changes), content=MERGE)
+        return self._ask("PATCH", group, path, body=orjson.dumps(changes), content=MERGE)
 
     def delete(self, group: str, path: str) -> None:
         """Deletes an object, gracefully. Raises `Changed` if it is a pod that is gone."""

@@ -164,13 +164,15 @@ contain() {
 }
 
 worker() {
-  local number=$1 port options=()
+  local number=$1 port machine options=()
   port=$((PEER_PORT + number))
+  machine=$(< "$root/var/lib/cloud/data/instance-id")
   ((GPUS == 0)) || options+=(--gpus "device=$number")
   contain "worker-$number" worker "${options[@]}" --publish "$port:$port" --env "ECHO_QUEUE_WEIGHTS__PEER_PORT=$port" \
     --env "ECHO_QUEUE_WEIGHTS__PEER_HOST=$(hostname -I | cut -d ' ' -f 1)" \
     --env "ECHO_QUEUE_RUN__DIR=$state/run/$number" \
-    -- echo-queue worker "$etc/run.toml" --name "$POOL-$(< "$root/var/lib/cloud/data/instance-id")-$number"
+    --env "ECHO_QUEUE_ROLLOUT__POOL=$POOL" --env "ECHO_QUEUE_ROLLOUT__MACHINE=$machine" \
+    -- echo-queue worker "$etc/run.toml" --name "$POOL-$machine-$number"
 }
 
 # The only container that reaches the metadata server: it shares the machine's network, so that one hop is enough.
