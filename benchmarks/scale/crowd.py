@@ -42,6 +42,10 @@ class Crowd:
         submitter = SubmitterQueue(self.caller)
         submitter.declare(PromptSet(name, "benchmark"), [Chunk(0, 0, prompts)])
         submitter.submit(name, 0, PromptShard("shard", 0, prompts))
+        self.admit()
+
+    def admit(self) -> None:
+        """Admits all that bound and pace allow, as the learner's housekeeper does within a second."""
         while self.operator.admit():
             pass
 

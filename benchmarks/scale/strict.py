@@ -63,6 +63,7 @@ class StrictRun:
         self._queue.advance(number + 1, self._batch, 1.0)
         self._queue.commit(f"after {number + 1}", [group.task for group in batch.groups])
         self._crowd.publish(number + 1)
+        self._crowd.admit()  # more than a move admits, and the workers here ask only once
         self._collector.handed_out(Version(self._crowd.lineage, number + 1))
         after = measured.moment(self._server)
         return Update(

@@ -137,8 +137,14 @@ Command = tuple[Text, ...]
 class Controller(Table):
     """The limits and the driver of `echo-queue fleet`. The plan does not read them (docs/fleet.md)."""
 
-    driver: Literal["local", "command"] = "local"
-    """`local`: worker processes of this machine. `command`: the commands below."""
+    driver: Literal["local", "command", "kubernetes"] = "local"
+    """`local`: worker processes of this machine. `command`: the commands below. `kubernetes`: the chart's pools."""
+    release: Text | None = None
+    """`kubernetes`: the release of the chart."""
+    namespace: str = ""
+    """`kubernetes`: its namespace. Left out: that of the controller's pod."""
+    api: Annotated[str, Field(pattern=r"^(https?://.+)?$")] = ""
+    """`kubernetes`: address of the API server, such as that of `kubectl proxy`. Left out: that of the pod's cluster."""
     up: Command = ()
     """Command that starts a machine; it gets the machine's name and its pool."""
     down: Command = ()
@@ -148,7 +154,7 @@ class Controller(Table):
     offers: Command = ()
     """Command that prints prices and what can be had now. Left out: what the pools say."""
     deadline_s: Annotated[float, Field(gt=0)] = 60.0
-    """Time for each command."""
+    """Time for each command, and for each request to an API."""
     usd: Annotated[float, Field(gt=0)] | None = None
     """The most that the pools may cost in all."""
     machines: Count = 1000

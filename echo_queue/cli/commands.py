@@ -355,7 +355,7 @@ def audit(config: ConfigFile, as_json: Json = False) -> None:
 def healthy(
     role: Annotated[
         LivingRole,
-        typer.Argument(help="services, submission (Celery), worker or learner.", show_default=False),
+        typer.Argument(help="services, submission (Celery), worker, learner or controller.", show_default=False),
     ],
 ) -> None:
     """Check that the processes of ROLE on this machine live and their engines answer. If not, the exit code is 1."""

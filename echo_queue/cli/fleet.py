@@ -12,6 +12,7 @@ from echo_queue.capacity.planning import with_prices
 from echo_queue.cli.output import print_json
 from echo_queue.config.loading import load
 from echo_queue.fleet.opening import DEADLINE_S, opened
+from echo_queue.launch.liveness import LivenessThread
 from echo_queue.launch.signals import set_on_signals
 from echo_queue.queue import Caller, FleetQueue, Monitor
 
@@ -25,7 +26,8 @@ def control(config: Path, fleet: Path, *, act: bool) -> None:
         print("without --act nothing is ordered: what follows is what would be", file=sys.stderr)
     stop = threading.Event()
     set_on_signals(stop)
-    controller.run(stop)
+    with LivenessThread("controller"):
+        controller.run(stop)
 
 
 def pause(config: Path, *, paused: bool) -> None:

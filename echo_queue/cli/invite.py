@@ -15,6 +15,9 @@ from echo_queue.errors import ConfigError, Problem
 from echo_queue.invitation.issuing import issue
 from echo_queue.invitation.register import Register
 from echo_queue.launch.problem_output import WARNING, print_problems
+from echo_queue.queue import Admin, Caller
+from echo_queue.queue.diagnosis import counted
+from echo_queue.queue.operator import SWEEP_MAX
 
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -54,14 +57,24 @@ def list_invitations(config: Config, *, as_json: bool) -> None:
 
 
 def revoke(config: Config, id: str) -> None:
-    """Takes an invited worker's rights away, or those of an invitation that is still open."""
+    """Takes the rights of an invitation's workers away, and frees what they hold. It may be told again."""
     with connect_redis(config, "admin") as client:
         register = Register(client, config.run.name)
-        first = register.revoke(id)
+        revoked = register.revoke(id)
         print_problems(register.keep_users(), sign=WARNING)
-    said = "is revoked" if first else "was revoked before"
-    after = f"what its worker holds is leased to others within queue.lease_s ({config.queue.lease_s:g} s)"
-    Console(highlight=False, soft_wrap=True, markup=False).print(f"invitation {id} {said}; {after}")
+        operator = Admin(Caller(client, config.run.name))
+        held = _free(operator, revoked.workers) if revoked.begun else 0
+    said = "is revoked" if revoked.first else "was revoked before"
+    freed = f"; the {counted(held, 'task')} that its workers held {'is' if held == 1 else 'are'} free for others"
+    Console(highlight=False, soft_wrap=True, markup=False).print(f"invitation {id} {said}{freed if held else ''}")
+
+
+def _free(operator: Admin, workers: str) -> int:
+    """Ends the leases of workers whose names begin so at once, without a sweep of the learner's. Returns how many."""
+    held = operator.evict(workers)
+    while held and operator.reclaim().leases >= SWEEP_MAX:
+        pass
+    return held
 
 
 def _seconds(text: str) -> int:

@@ -23,7 +23,7 @@ from echo_queue.errors import ConfigError, EchoQueueError, Problem, ServiceError
 from echo_queue.invitation import machine
 from echo_queue.invitation.claiming import claim, refuse_own_keys, refuse_unsafe, revoked, visiting
 from echo_queue.invitation.home import AUTHORITY, Home
-from echo_queue.invitation.register import Guest, worker_user
+from echo_queue.invitation.register import Guest, worker_user, workers_prefix
 from echo_queue.invitation.token import Invitation, SignedToken, read_token
 from echo_queue.launch.problem_output import WARNING, print_problems
 from echo_queue.launch.roles import become
@@ -60,7 +60,8 @@ def join(text: str, folder: Path | None, *, inviter: str, name: str, check: bool
 def _own_name(invitation: Invitation) -> str:
     """Returns a name that no other process has: in a container the id is 1."""
     process = os.getpid()
-    return f"{invitation.name}-{process if process > 1 else secrets.token_hex(4)}"
+    own = process if process > 1 else secrets.token_hex(4)
+    return f"{workers_prefix(invitation.name, invitation.id)}{own}"
 
 
 def _claim(token: SignedToken, home: Home, inviter: str) -> None:

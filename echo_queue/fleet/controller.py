@@ -113,7 +113,7 @@ class Controller:
             self._queue.plan(encoded(turn.decision.memory), turn.decision.wanted)
             self._memory = turn.decision.memory
             if self._now() - began_s < self._term_s / 2:
-                self._carry_out(turn.decision, status)
+                self._carry_out(turn, status)
             else:
                 log.warning("this turn took so long that another controller may lead soon: nothing was ordered")
         else:
@@ -165,13 +165,14 @@ class Controller:
             self._updates = [*self._updates, *told][-RECENT:]
         return self._updates
 
-    def _carry_out(self, decision: Decision, status: Status) -> None:
+    def _carry_out(self, turn: Turn, status: Status) -> None:
         """Does what was decided. What fails here is under way by its name, and is repeated in the next turn."""
+        decision, machines = turn.decision, {machine.name: machine for machine in turn.state.machines}
         told: Mapping[str, list[str]] = {"rest": [], "leave": []}
         for order in decision.orders:
-            if isinstance(order, Rest | Leave):
+            if isinstance(order, Rest | Leave) and order.name in machines:
                 word = "rest" if isinstance(order, Rest) else "leave"
-                told[word].extend(observation.names_on(status, order.name))
+                told[word].extend(observation.names_on(status, machines[order.name]))
         self._queue.order(WorkerOrder("rest"), told["rest"])
         self._queue.order(WorkerOrder("leave", self._limits.leave_s), told["leave"])
         if ends := [order.name for order in decision.orders if isinstance(order, End)]:

@@ -16,19 +16,20 @@ AVERAGED_S = 60.0
 
 def workers_of(status: Status, machines: Sequence[Machine]) -> Iterator[Worker]:
     """Yields the workers of these machines. A worker names its machine, or is called like it."""
-    names = {machine.name for machine in machines}
+    names = {machine.known_as: machine.name for machine in machines}
     for worker in status.workers:
         machine = _machine(worker, names)
         if machine in names and worker.silent_ms >= 0:
             beat = worker.heartbeat
             serves = beat is None or beat.state not in NOT_SERVING or beat.groups > 0
             rate = beat.groups_per_s if beat and beat.groups else None
-            yield Worker(machine, worker.silent_ms / 1000, serves, rate)
+            yield Worker(names[machine], worker.silent_ms / 1000, serves, rate)
 
 
-def names_on(status: Status, machine: str) -> list[str]:
+def names_on(status: Status, machine: Machine) -> list[str]:
     """Returns the names of the workers of a machine."""
-    return [worker.name for worker in status.workers if _machine(worker, {machine}) == machine]
+    host = machine.known_as
+    return [worker.name for worker in status.workers if _machine(worker, {host}) == host]
 
 
 def all_busy(status: Status) -> bool:

@@ -1,5 +1,6 @@
 """Opens a controller for a run and a fleet file: its connection, its driver, and its limits."""
 
+import os
 from pathlib import Path
 
 from echo_queue.capacity.fleet import Controller as Settings
@@ -7,8 +8,10 @@ from echo_queue.capacity.fleet import Fleet
 from echo_queue.config import Config
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.fleet.controller import Controller
-from echo_queue.fleet.drivers import CommandDriver, Driver, LocalDriver
+from echo_queue.fleet.drivers import CommandDriver, Driver, GroupDriver, LocalDriver
 from echo_queue.fleet.drivers.command import Commands
+from echo_queue.fleet.drivers.groups import kubernetes_api
+from echo_queue.fleet.drivers.groups.kubernetes import Deployments
 from echo_queue.launch import roles
 from echo_queue.queue import Caller, FleetQueue, Monitor
 
@@ -18,21 +21,31 @@ DEADLINE_S = 20.0
 
 def opened(config: Config, path: Path, fleet: Fleet, *, act: bool) -> Controller:
     """Returns a controller for the run of the configuration at `path`. Raises `ConfigError` for what it lacks."""
-    driver = open_driver(config, path, fleet.controller)
+    driver = open_driver(config, path, fleet, act=act)
     caller = Caller.connect(config, "controller", DEADLINE_S)
     return Controller(fleet, FleetQueue(caller), Monitor(caller), driver, act=act)
 
 
-def open_driver(config: Config, path: Path, settings: Settings) -> Driver:
-    """Returns the driver that the fleet file names."""
-    if settings.driver == "local":
-        program = roles.command("workers", path.resolve())
-        grace_s = config.rollout.grace_s + settings.leave_s
-        return LocalDriver(config.run.dir / "fleet", lambda name, pool: [*program, "--name", name], grace_s=grace_s)
-    missing = [name for name in ("up", "down", "list") if not getattr(settings, name)]
-    if missing:
-        fix = 'give each a list of words, such as ["./up.sh"]'
-        problems = [Problem(f"controller.{name}", "is missing, and the driver is command", fix) for name in missing]
-        raise ConfigError(*problems)
-    commands = Commands(settings.up, settings.down, settings.list, settings.offers)
-    return CommandDriver(commands, settings.deadline_s)
+def open_driver(config: Config, path: Path, fleet: Fleet, *, act: bool) -> Driver:
+    """Returns the driver that the fleet file names. Without `act` it writes nothing."""
+    settings = fleet.controller
+    match settings.driver:
+        case "local":
+            program = roles.command("workers", path.resolve())
+            grace_s = config.rollout.grace_s + settings.leave_s
+            return LocalDriver(config.run.dir / "fleet", lambda name, pool: [*program, "--name", name], grace_s=grace_s)
+        case "command":
+            _require(settings, "up", "down", "list", fix='give it a list of words, such as ["./up.sh"]')
+            commands = Commands(settings.up, settings.down, settings.list, settings.offers)
+            return CommandDriver(commands, settings.deadline_s)
+        case "kubernetes":
+            _require(settings, "release", fix="name the release of the chart, as helm list prints it")
+            api = kubernetes_api.opened(settings.api, settings.namespace, settings.deadline_s, os.environ)
+            return GroupDriver(Deployments(api, str(settings.release), tuple(fleet.pools)), notes=act)
+
+
+def _require(settings: Settings, *names: str, fix: str) -> None:
+    """Raises `ConfigError` for each setting that the driver cannot do without, and that is missing."""
+    if missing := [name for name in names if not getattr(settings, name)]:
+        what = f"is missing, and the driver is {settings.driver}"
+        raise ConfigError(*(Problem(f"controller.{name}", what, fix) for name in missing))

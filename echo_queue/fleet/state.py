@@ -10,10 +10,16 @@ from enum import StrEnum
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine that the driver lists. `name`: its own, which is also that of its worker, or the worker names it."""
+    """A machine that the driver lists. `name`: the one that it was ordered by, which is also that of its worker, or the
+    worker names it. `host`: what its workers call it instead, in a place that names machines itself."""
 
     name: str
     pool: str
+    host: str = ""
+
+    @property
+    def known_as(self) -> str:
+        return self.host or self.name
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ def issue(config: Config, name: str, valid_s: float, environ: Mapping[str, str] 
         )
         given = {} if keys is None else {"access_key": keys.access_key, "secret_key": keys.secret_key}
         grant = Grant(id=id, username=worker_user(config.run.name, id), password=passwords[1], **given)
-        register.admit_users(id, *passwords)
+        register.admit_users(id, invitation.name, *passwords)
         register.offer(
             id, invitation.name, write_grant(grant, signer.seed), signer.public_key, expires_ms=invitation.expires_ms
         )

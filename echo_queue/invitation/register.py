@@ -47,9 +47,25 @@ class Entry:
     host: str = ""
 
 
+@dataclass(frozen=True)
+class Revocation:
+    """The end of an invitation. `first`: it was not revoked before; `workers`: how the names of its workers begin;
+    `begun`: the run has rules, without which nobody can have leased anything.
+    """
+
+    first: bool
+    workers: str
+    begun: bool
+
+
 def worker_user(run: str, id: str) -> str:
     """Returns the name of the Redis user of an invited worker."""
     return f"worker-{run}-{id}"
+
+
+def workers_prefix(name: str, id: str) -> str:
+    """Returns how the names of an invitation's workers begin; its Redis user may use no others."""
+    return f"{id}-" if name == id else f"{name}-{id}-"
 
 
 def guest_user(run: str, id: str) -> str:
@@ -69,11 +85,11 @@ class Register:
         """Returns the server's clock."""
         return milliseconds(self._client.time())
 
-    def admit_users(self, id: str, guest_password: str, worker_password: str) -> None:
+    def admit_users(self, id: str, name: str, guest_password: str, worker_password: str) -> None:
         """Makes both users of an invitation. Raises `ServiceError` where Redis lets nobody make users."""
         users = (
             (guest_user(self._run, id), guest_password, guest_rules(self._run, id)),
-            (worker_user(self._run, id), worker_password, _worker_rules(self._run)),
+            (worker_user(self._run, id), worker_password, _worker_rules(self._run, name, id)),
         )
         try:
             for user in users:
@@ -110,19 +126,22 @@ class Register:
             for id, record, offered in zip(ids, answers[::2], answers[1::2], strict=True)
         ]
 
-    def revoke(self, id: str) -> bool:
-        """Removes both users, which ends their connections, and the grant. Returns False if it was revoked before.
+    def revoke(self, id: str) -> Revocation:
+        """Removes both users, which ends their connections, and the grant.
 
         Raises `ServiceError` for an invitation that never was.
         """
         keys = self._keys
-        if self._client.zscore(keys.index, id) is None:
+        name = self._client.hget(keys.record(id), "name")
+        if name is None:
             what = f"{id} is no invitation to run {self._run}"
             raise ServiceError(Problem("invitation", what, "`echo-queue invitations CONFIG` lists them"))
         self._remove_users(guest_user(self._run, id), worker_user(self._run, id))
         failpoints.step("remove grant", lambda: self._client.delete(keys.offered(id)))
         mark = partial(self._client.hsetnx, keys.record(id), "revoked_ms", self.now_ms())
-        return bool(failpoints.step("note revocation", mark))
+        first = bool(failpoints.step("note revocation", mark))
+        begun = bool(self._client.exists(Keys(self._run).rules))
+        return Revocation(first, workers_prefix(_text(name), id), begun)
 
     def tidy(self) -> None:
         """Removes the users that nobody can use any more: both of expired invitations, the guest of claimed ones.
@@ -137,7 +156,7 @@ class Register:
             if entry.state == "expired":
                 self._remove_users(guest, worker)
             elif entry.state in ("open", "claimed") and worker in known:
-                words = ("resetkeys", "clearselectors", *_worker_rules(self._run).split())
+                words = ("resetkeys", "clearselectors", *_worker_rules(self._run, entry.name, entry.id).split())
                 failpoints.step("admit user", partial(self._client.execute_command, "ACL", "SETUSER", worker, *words))
             if entry.state == "claimed" and entry.expires_ms <= now_ms:
                 self._remove_users(guest)
@@ -223,8 +242,8 @@ class Guest:
         return grant
 
 
-def _worker_rules(run: str) -> str:
-    return rules("worker", run, CELERY_PREFIX.format(run=run))
+def _worker_rules(run: str, name: str, id: str) -> str:
+    return rules("worker", run, CELERY_PREFIX.format(run=run), workers=f"{workers_prefix(name, id)}*")
 
 
 def _text(word: bytes | str) -> str:

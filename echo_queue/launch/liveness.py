@@ -25,7 +25,7 @@ EVERY_S = 1.0
 LATE_S = 15.0
 """A role that touched its file longer ago than this is taken for dead."""
 
-LivingRole = Literal["services", "submission", "worker", "learner"]
+LivingRole = Literal["services", "submission", "worker", "learner", "controller"]
 Trouble = Callable[[], str]
 """Asks a role's engine once: empty if it works, else what is wrong with it. It may block."""
 

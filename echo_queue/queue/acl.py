@@ -38,6 +38,11 @@ WORKER_CALLS = (
     *("lease", "renew", "release", "fail", "progress", "discard", "complete", "heartbeat", "leave", "confirm"),
     *("join", "report", "withdraw"),
 )
+OWN: tuple[Grant, ...] = (
+    ("~", "+get +set", ("token:*",)),
+    ("%W~", "+hset +pexpire", ("worker:*",)),
+)
+"""The rights on what a worker keeps under its name: the names to which these are limited are all that it can go by."""
 WORKER: tuple[Grant, ...] = (
     ("%R~", "+hgetall +hget +hmget", ("state", "rules", "published", "coming", "forks")),
     ("~", "+xreadgroup +xclaim +xpending +xrange +xack +xdel +xlen +xinfo|groups", ("tasks", "retry")),
@@ -59,8 +64,7 @@ WORKER: tuple[Grant, ...] = (
     ("~", "+getrange +setrange", ("lengths:*", "successes:*")),
     ("~", "+hget +hset", ("buckets:*",)),
     ("~", "+hincrby", ("tallies",)),
-    ("~", "+get +set", ("token:*",)),
-    ("%W~", "+hset +pexpire +exists", ("worker:*",)),
+    ("%W~", "+exists", ("worker:*",)),
     ("%R~", "+get", ("order:*",)),
     ("~", "+hmget +hget +hset +del +pexpire", ("peer:*",)),
     ("~", "+zadd +zscore +zrange +pexpire", ("chain:*",)),
@@ -70,6 +74,7 @@ WORKER: tuple[Grant, ...] = (
     ("~", "+hkeys +hlen +hset +pexpire", ("reports:*",)),
     ("~", "+zadd +zcard +zrem +zremrangebyscore +zscore +pexpire", ("blamed:*",)),
     ("%W~", "+set", ("confirmed",)),
+    *OWN,
 )
 SUBMITTER_CALLS = ("declare", "submit", "reject", "admit", "confirm")
 SUBMITTER: tuple[Grant, ...] = (
@@ -99,8 +104,10 @@ CONTROLLER: tuple[Grant, ...] = (
 )
 
 
-def rules(role: Role, run: str, celery_prefix: str, celery_db: int = 0) -> str:
+def rules(role: Role, run: str, celery_prefix: str, celery_db: int = 0, workers: str = "*") -> str:
     """Returns the rules of `role` for one run. `celery_prefix` is Celery's global key prefix on that server.
+
+    `workers` is a pattern, the names by which a worker may lease tasks and show that it lives.
 
     `monitor` reads everything of the run except its secrets, and calls the read-only functions; it is meant for
     redis-cli. `celery` is the broker's user: it has no right on the run's queue, and every right under the prefix.
@@ -110,7 +117,8 @@ def rules(role: Role, run: str, celery_prefix: str, celery_db: int = 0) -> str:
         case "admin":
             words = ["~* &* +@all"]
         case "worker":
-            words = [*_narrow(prefix, WORKER_CALLS, WORKER), f"(%R~{run_keys} +hgetall)"]
+            named = tuple(_under(workers, grant) if grant in OWN else grant for grant in WORKER)
+            words = [*_narrow(prefix, WORKER_CALLS, named), f"(%R~{run_keys} +hgetall)"]
         case "submitter":
             words = [*_narrow(prefix, SUBMITTER_CALLS, SUBMITTER)]
         case "learner":
@@ -131,6 +139,11 @@ def rules(role: Role, run: str, celery_prefix: str, celery_db: int = 0) -> str:
             commands = "+@connection +@read +@write +@pubsub +@transaction +time -@dangerous"
             words = [f"~{celery_prefix}* {channels} -@all {commands} {BLIND} -function {SCRIPTS}"]
     return " ".join(words)
+
+
+def _under(names: str, grant: Grant) -> Grant:
+    access, commands, keys = grant
+    return access, commands, tuple(key.replace("*", names) for key in keys)
 
 
 def _reading(prefix: str) -> str:

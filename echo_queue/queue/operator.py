@@ -77,6 +77,14 @@ class Operator(RunState, Admission):
         """
         return int(self._caller.call("revive", *task_ids)) if task_ids else 0
 
+    def evict(self, beginning: str) -> int:
+        """Hands back all that the workers hold whose names begin so; the next sweep moves it, which costs no attempt.
+
+        They are no longer listed, and are offered nothing. Returns the number of tasks that they held. Their Redis user
+        must have been removed before: this keeps no worker from leasing again.
+        """
+        return int(self._caller.call("evict", beginning))
+
     def unwanted(self, removed: Sequence[str] = ()) -> list[str]:
         """Returns objects of partial rollouts that nothing points to any more, at most 1,000; all of them in turn.
 

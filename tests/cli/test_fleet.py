@@ -2,16 +2,14 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from echo_queue.capacity.fleet import Controller
 from echo_queue.cli.commands import app
 from echo_queue.errors import ConfigError
 from echo_queue.fleet.controller import limits_of
-from echo_queue.fleet.drivers import CommandDriver, LocalDriver
+from echo_queue.fleet.drivers import CommandDriver, Driver, GroupDriver, LocalDriver
 from echo_queue.fleet.opening import open_driver
 from tests.cli.test_weights import PublishedRun
 from tests.fleet.fleet_harness import fleet_of
@@ -44,13 +42,21 @@ def test_a_fleet_is_shown_and_paused(run: PublishedRun) -> None:
     assert "paused" not in said(run.path)
 
 
-def test_a_file_names_its_driver_and_all_of_its_commands(run: PublishedRun) -> None:
-    assert isinstance(open_driver(run.config, run.path, Controller()), LocalDriver)
-    whole = Controller(driver="command", up=("up",), down=("down",), list=("list",))
-    assert isinstance(open_driver(run.config, run.path, whole), CommandDriver)
-    with pytest.raises(ConfigError) as refused:
-        open_driver(run.config, Path("run.toml"), Controller(driver="command", up=("up",)))
-    assert [problem.where for problem in refused.value.problems] == ["controller.down", "controller.list"]
+def test_a_file_names_its_driver_and_all_that_it_needs(run: PublishedRun) -> None:
+    def driver(**settings: object) -> Driver:
+        return open_driver(run.config, run.path, fleet_of({"spot": 1.0}, **settings), act=False)
+
+    def missing(**settings: object) -> list[str]:
+        with pytest.raises(ConfigError) as refused:
+            driver(**settings)
+        return [problem.where for problem in refused.value.problems]
+
+    assert isinstance(driver(driver="local"), LocalDriver)
+    assert isinstance(driver(driver="command", up=("up",), down=("down",), list=("list",)), CommandDriver)
+    assert missing(driver="command", up=("up",)) == ["controller.down", "controller.list"]
+    cluster = {"driver": "kubernetes", "api": "http://127.0.0.1:8001", "namespace": "runs"}
+    assert isinstance(driver(**cluster, release="demo"), GroupDriver)
+    assert missing(**cluster) == ["controller.release"]
 
 
 def test_the_learners_price_is_part_of_the_budget() -> None:

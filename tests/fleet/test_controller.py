@@ -19,6 +19,7 @@ from echo_queue.queue import Caller, FleetQueue, Heartbeat, Monitor
 from echo_queue.records import Version
 from echo_queue.services.redis_server import RedisServer
 from tests.fleet.fleet_harness import FleetHarness, fleet_of
+from tests.fleet.killer import Killed, Killer
 from tests.queue.clients import Clients
 from tests.waiting import wait_until
 
@@ -76,27 +77,6 @@ def test_of_two_controllers_one_leads_and_the_other_starts_nothing(harness: Flee
         assert first.turn() is not None
         assert second.turn() is None
     assert harness.counts == {"spot": 3}
-
-
-class Killed(BaseException):
-    """The end of a controller's process, right after a step."""
-
-
-class Killer:
-    """Ends a controller after so many of its steps."""
-
-    def __init__(self, steps: int) -> None:
-        self._left = steps
-        self.struck = ""
-
-    def before(self, step: str, about: object) -> None:
-        pass
-
-    def after(self, step: str, about: object, answer: object) -> None:
-        self._left -= 1
-        if self._left == 0:
-            self.struck = step
-            raise Killed
 
 
 def test_a_controller_may_die_after_each_of_its_steps_and_nothing_is_started_twice(

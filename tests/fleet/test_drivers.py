@@ -1,103 +1,103 @@
-"""The promises of every driver, on real processes, and the mistakes of a user's commands."""
+"""The promises of every driver, on real processes and on servers that stand for clouds; the mistakes of commands."""
 
 import fcntl
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from echo_queue.fleet.drivers import CommandDriver, Driver, DriverError, LocalDriver, Quote
+from echo_queue import failpoints
+from echo_queue.fleet.drivers import CommandDriver, DriverError, Quote
 from echo_queue.fleet.drivers.command import Commands
-from echo_queue.fleet.state import Machine
+from tests.fleet.killer import Killed, Killer
+from tests.fleet.places.place import Place
+from tests.fleet.places.pods import Pods
+from tests.fleet.places.processes import Processes, Scripts, local
 from tests.waiting import wait_until
 
-ENDLESS = ("/bin/sh", "-c", "exec sleep 1000")
 STUBBORN = ("/bin/sh", "-c", "trap '' TERM; while true; do sleep 0.05; done")
-SCRIPT = """\
-import pathlib, sys
-from echo_queue.fleet.drivers import LocalDriver
-folder, what, *words = sys.argv[1:]
-driver = LocalDriver(pathlib.Path(folder), lambda name, pool: {command!r}, grace_s=0.0)
-match what:
-    case "up":
-        sys.exit(0 if driver.start(*words) else 75)
-    case "down":
-        driver.end(words)
-    case "list":
-        import json
-        print(json.dumps([dict(zip(("name", "pool"), (one.name, one.pool))) for one in driver.machines()]))
-"""
-"""A user's script that starts and ends processes."""
+PLACES: dict[str, type[Place]] = {"local": Processes, "command": Scripts, "kubernetes": Pods}
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path / "machines"
-    killer = LocalDriver(tmp_path / "machines", lambda name, pool: ENDLESS, grace_s=0.0)
-
-    def all_gone() -> bool:
-        killer.end([one.name for one in killer.machines()])
-        return not killer.machines()
-
-    wait_until(all_gone, "the end of all machines")
+@pytest.fixture(params=["local", pytest.param("command", marks=pytest.mark.slow), "kubernetes"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    with PLACES[request.param].opened(tmp_path) as place:
+        yield place
 
 
-def local(folder: Path, command: tuple[str, ...] = ENDLESS) -> Driver:
-    return LocalDriver(folder, lambda name, pool: command, grace_s=0.0)
-
-
-def commands(folder: Path, command: tuple[str, ...] = ENDLESS) -> Driver:
-    script = folder.parent / "machines.py"
-    script.write_text(SCRIPT.format(command=list(command)))
-    words = (sys.executable, str(script), str(folder))
-    return CommandDriver(Commands((*words, "up"), (*words, "down"), (*words, "list")), 60.0)
-
-
-Make = Callable[..., Driver]
-every_driver = pytest.mark.parametrize("make", [local, pytest.param(commands, marks=pytest.mark.slow)])
-
-
-@every_driver
-def test_a_name_is_started_once_listed_until_it_is_gone_and_never_started_again(make: Make, folder: Path) -> None:
-    driver = make(folder)
+def test_a_name_is_started_once_listed_until_it_is_gone_and_never_started_again(place: Place) -> None:
+    driver = place.driver()
     assert driver.machines() == ()
     driver.end(["unheard-of"])
     assert all([driver.start("spot-1", "spot"), driver.start("spot-1", "spot"), driver.start("rest-1", "rest")])
-    assert set(driver.machines()) == {Machine("spot-1", "spot"), Machine("rest-1", "rest")}
-    assert set(make(folder).machines()) == set(driver.machines()), "it is found by whoever comes next"
+    assert place.listed() == {("spot-1", "spot"), ("rest-1", "rest")}, "from the return of start on"
+    place.until_up(2)
+    assert place.listed() == {("spot-1", "spot"), ("rest-1", "rest")}, "it is found by whoever comes next"
     driver.end(["spot-1"])
     driver.end(["spot-1"])
-    wait_until(lambda: driver.machines() == (Machine("rest-1", "rest"),), "the end of one")
+    wait_until(lambda: place.listed() == {("rest-1", "rest")}, "the end of one")
     assert driver.start("spot-1", "spot")
-    assert driver.machines() == (Machine("rest-1", "rest"),), "its name is used"
-    assert driver.offers() == {}
+    place.until_up(1)
+    assert place.listed() == {("rest-1", "rest")}, "its name is used"
+    assert place.ever() == 2
 
 
-@every_driver
-def test_a_machine_that_does_not_end_is_ended_by_force(make: Make, folder: Path) -> None:
-    driver = make(folder, STUBBORN)
-    driver.start("spot-1", "spot")
+@pytest.mark.parametrize("kind", ["local", "kubernetes"])
+def test_a_driver_may_die_after_each_of_its_steps_and_nothing_is_started_or_ended_twice(
+    kind: str, tmp_path: Path
+) -> None:
+    """Whoever comes next repeats the call that was cut off."""
+    struck, steps = [""], 0
+    while struck[-1] or not steps:
+        steps += 1
+        with PLACES[kind].opened(tmp_path / str(steps)) as place, ExitStack() as last:
+            last.callback(setattr, failpoints, "observer", None)
+            failpoints.observer = killer = Killer(steps)
+            calls = [partial(place.driver().start, name, "spot") for name in ("a", "b", "c")]
+            for call in (*calls, partial(place.until_up, 3), lambda: place.driver().end(["b"])):
+                with suppress(Killed):
+                    call()
+                    continue
+                call()
+            failpoints.observer = None
 
-    def ended() -> bool:
-        driver.end(["spot-1"])
-        return driver.machines() == ()
+            def ended(place: Place = place) -> bool:
+                place.driver().end(["b"])
+                return place.listed() == {("a", "spot"), ("c", "spot")}
 
-    wait_until(ended, "its end")
+            wait_until(ended, f"the end of b, after {killer.struck}")
+            assert place.ever() == 3, f"after {killer.struck}"
+        struck.append(killer.struck)
+    assert {"start machine", "end machine"} <= set(struck)
 
 
-def test_controllers_that_list_at_once_take_each_other_for_no_machine(folder: Path) -> None:
-    driver = local(folder, ("/bin/true",))
+@pytest.mark.parametrize("kind", ["local", pytest.param("command", marks=pytest.mark.slow)])
+def test_a_process_that_does_not_end_is_ended_by_force(kind: str, tmp_path: Path) -> None:
+    with PLACES[kind].opened(tmp_path, STUBBORN) as place:
+        driver = place.driver()
+        driver.start("spot-1", "spot")
+
+        def ended() -> bool:
+            driver.end(["spot-1"])
+            return driver.machines() == ()
+
+        wait_until(ended, "its end")
+        assert driver.offers() == {}
+
+
+def test_controllers_that_list_at_once_take_each_other_for_no_machine(tmp_path: Path) -> None:
+    driver = local(tmp_path, ("/bin/true",))
     driver.start("a", "pool")
     wait_until(lambda: not driver.machines(), "its end")
-    with (folder / "pool" / "a" / "lock").open() as another:
+    with (tmp_path / "pool" / "a" / "lock").open() as another:
         fcntl.flock(another, fcntl.LOCK_SH)
         assert driver.machines() == ()
 
 
-def test_a_machine_that_dies_is_listed_no_longer(folder: Path) -> None:
-    driver = local(folder, ("/bin/true",))
+def test_a_machine_that_dies_is_listed_no_longer(tmp_path: Path) -> None:
+    driver = local(tmp_path, ("/bin/true",))
     driver.start("spot-1", "spot")
     wait_until(lambda: driver.machines() == (), "its end")
 

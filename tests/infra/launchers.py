@@ -15,18 +15,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.fleet.places.rights import RULES
 from tests.infra.checks import Check, Tree, Unavailable
 
 KUBERNETES = "1.37"
 """The version whose schemas judge what the chart renders."""
 UNMADE = "the packages of constraints-launchers.txt are not installed: run make infra"
 IMAGE = "images.example.org/echo-queue-{}@sha256:" + "0" * 64
+ROLES = ("admin", "submitter", "celery", "learner", "worker")
 VALUES: Mapping[str, Any] = {
     "config": '[run]\nname = "demo"\n',
     "images": {target: IMAGE.format(target) for target in ("cpu", "worker", "learner")},
     "redis": {"url": "rediss://redis.example.org:6380/0"},
     "store": {"url": "https://s3.eu-west-1.amazonaws.com", "bucket": "demo"},
-    "secrets": {role: f"demo-{role}" for role in ("admin", "submitter", "celery", "learner", "worker")},
+    "secrets": {role: f"demo-{role}" for role in ROLES},
     "pools": {"l4": {"replicas": 2, "region": "eu-west-1"}},
 }
 SETS_OF_VALUES: Mapping[str, Mapping[str, Any]] = {
@@ -39,6 +41,11 @@ SETS_OF_VALUES: Mapping[str, Mapping[str, Any]] = {
         }
     },
     "a size that an autoscaler owns": {"pools": {"l4": {"replicas": None}}},
+    "a controller that owns all sizes": {
+        "controller": {"enabled": True, "fleet": "format = 1\n", "act": True},
+        "images": {target: IMAGE.format(target) for target in ("cpu", "worker", "learner", "controller")},
+        "secrets": {role: f"demo-{role}" for role in (*ROLES, "controller")},
+    },
     "workers alone, beside a learner elsewhere": {
         "learner": {"enabled": False},
         "services": {"enabled": False},
@@ -68,6 +75,7 @@ REFUSED: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "a password in the environment": ({"learner": {"env": {"ECHO_QUEUE_LEARNER_REDIS_PASSWORD": "x"}}}, "PASSWORD"),
     "no configuration": ({"config": ""}, "--set-file config=run.toml"),
     "a role without its Secret": ({"secrets": {"learner": ""}}, "secrets.learner"),
+    "a controller without a fleet": ({"controller": {"enabled": True}}, "controller.fleet"),
     "a learner that is killed while it saves": ({"learner": {"gracePeriodSeconds": 5}}, "gracePeriodSeconds"),
 }
 """What the chart must refuse, and a word of what it then says."""
@@ -156,7 +164,8 @@ def chart(tree: Tree) -> list[str]:
                 except kubernetes_validate.ValidationError as error:
                     place = ".".join(map(str, error.path))
                     problems.append(f"{purpose}: {Path(file).name}: {place}: {error.message[:200]}")
-                problems += [f"{purpose}: {Path(file).name}: {problem}" for problem in pod_problems(document)]
+                found = (*pod_problems(document), *role_problems(document))
+                problems += [f"{purpose}: {Path(file).name}: {problem}" for problem in found]
     print(f"  {len(SETS_OF_VALUES)} sets of values", flush=True)
     return problems
 
@@ -168,14 +177,32 @@ def pod_problems(document: Mapping[str, Any]) -> Iterator[str]:
         return
     if not pod.get("securityContext", {}).get("runAsNonRoot"):
         yield "a pod may run as root"
-    if pod.get("automountServiceAccountToken") is not False:
-        yield "a pod gets a token of Kubernetes"
+    part = document["metadata"]["labels"]["app.kubernetes.io/component"]
+    if pod.get("automountServiceAccountToken") is not (part == "controller"):
+        yield f"a pod of {part} has a token of Kubernetes, or the controller has none"
     for container in pod["containers"]:
         context = container.get("securityContext", {})
         if not context.get("readOnlyRootFilesystem") or context.get("capabilities", {}).get("drop") != ["ALL"]:
             yield "a container may write its root, or has capabilities"
         if document["kind"] != "Job" and "livenessProbe" not in container:
             yield "nobody looks whether the container is healthy"
+
+
+def role_problems(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yields what a role of Kubernetes has beside or instead of the rights that the driver's tests give it."""
+    if document["kind"] != "Role":
+        return
+    rules = {
+        (group, resource, frozenset(rule["verbs"]))
+        for rule in document["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    if rules != set(RULES):
+        yield f"the rights are not those of tests/fleet/places/rights.py: {sorted(map(str, rules ^ set(RULES)))}"
+    for rule in document["rules"]:
+        if rule["resources"] != ["pods"] and not rule.get("resourceNames"):
+            yield f"a right on every object of {rule['resources']}"
 
 
 def chart_refusals(tree: Tree) -> list[str]:

@@ -264,6 +264,16 @@ MISTAKES = (
         "chart", "may write its root",
     ),
     Mistake(
+        "controller that may read secrets", CHART, "templates/controller.yaml",
+        "resources: [pods],", "resources: [pods, secrets],",
+        "chart", "the rights are not those of",
+    ),
+    Mistake(
+        "worker with a token of Kubernetes", CHART, "templates/workers.yaml",
+        '"state" $pool.cache', '"token" true "state" $pool.cache',
+        "chart", "has a token of Kubernetes",
+    ),
+    Mistake(
         "probe that nobody answers", CHART, "templates/_pod.tpl",
         "    livenessProbe:", "    livenessprobe:",
         "chart", "livenessprobe",

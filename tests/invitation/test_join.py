@@ -15,7 +15,7 @@ from echo_queue.errors import EchoQueueError, ServiceError
 from echo_queue.invitation.issuing import inviter_key
 from echo_queue.invitation.register import worker_user
 from echo_queue.invitation.token import TOKEN_DOMAIN, read_token, write_token
-from echo_queue.queue import Caller, Chunk, Outcome, PromptSet, TrustedWeights, WorkerQueue
+from echo_queue.queue import Caller, Chunk, Heartbeat, Outcome, PromptSet, TrustedWeights, WorkerQueue
 from echo_queue.queue.keys import Keys
 from echo_queue.records import PromptShard, Published, Version
 from echo_queue.weights import Signer
@@ -79,18 +79,22 @@ def test_an_invited_machine_leases_and_completes_with_a_workers_rights_until_it_
     assert config.redis.username == worker_user(RUN, entry["id"])
     with secrets_of(here):
         assert not connect_store(config, "worker").exists("weights/none")
-        worker = WorkerQueue(Caller.connect(config, "worker", 5.0))
-        first, second = worker.lease("w", version, 2).tasks
-        assert worker.complete("w", [group_of(first, "w", version)]) == [Outcome.accepted]
+        worker, name = WorkerQueue(Caller.connect(config, "worker", 5.0)), f"gpu-1-{entry['id']}-0"
+        first, second = worker.lease(name, version, 2).tasks
+        worker.heartbeat(name, Heartbeat("engine", version, "idle"), every_s=60.0)
+        assert worker.complete(name, [group_of(first, name, version)]) == [Outcome.accepted]
+        for other_name in ("gpu-1", f"gpu-10-{entry['id']}-0", f"gpu-1-{'0' * 12}-0"):
+            with pytest.raises(ServiceError, match="may not do that"):
+                worker.lease(other_name, version, 1)
         with pytest.raises(ServiceError, match="may not do that"):
             Clients.connected_as(config, "worker", deadline_s=0.5).bury(second.id, "by hand")
 
-    assert "within queue.lease_s (2.5 s)" in say("revoke", run.config_file(), entry["id"]).stdout
+    assert "the 1 task that its workers held is free for others" in say("revoke", run.config_file(), entry["id"]).stdout
     with pytest.raises(ServiceError, match="an invited worker's user is gone once it is revoked"):
-        worker.renew("w", {second.id: 0})
-    wait_until(lambda: learner.reclaim().expired, "the lease to come back")
+        worker.renew(name, {second.id: 0})
     other = Caller.connect(run.config(), "worker", 5.0)
-    assert second.id in {task.id for task in WorkerQueue(other).lease("other", version, 4).tasks}
+    assert second.id in {task.id for task in WorkerQueue(other).lease("other", version, 4).tasks}, "without a sweep"
+    assert not learner.status().workers[1:], "only the other one is listed"
     assert listed(say, run, token)["state"] == "revoked"
     done = say("join", token, "--dir", here)
     assert f"invitation: {entry['id']} was revoked" in str(done.exception) and ANOTHER in str(done.exception)

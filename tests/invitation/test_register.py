@@ -28,7 +28,7 @@ def register(redis_client: "redis.Redis", run_name: str) -> Iterator[Register]:
 @pytest.fixture
 def client(redis_server: RedisServer, register: Register, run_name: str) -> Iterator[Any]:
     """The connection of a guest, whose invitation is open."""
-    register.admit_users(ID, "guest's", "worker's")
+    register.admit_users(ID, "gpu", "guest's", "worker's")
     register.offer(ID, "gpu", GRANT, KEY, expires_ms=register.now_ms() + FAR_MS)
     with connected(redis_server, guest_user(run_name, ID), "guest's") as guest:
         yield guest
@@ -84,7 +84,7 @@ def test_revoking_ends_connections_at_once(
 ) -> None:
     with connected(redis_server, worker_user(run_name, ID), "worker's") as worker:
         assert worker.ping()
-        assert (register.revoke(ID), register.revoke(ID)) == (True, False)
+        assert (register.revoke(ID).first, register.revoke(ID).first) == (True, False)
         with pytest.raises((redis.AuthenticationError, redis.ConnectionError)):
             worker.ping()
         with pytest.raises((redis.AuthenticationError, redis.ConnectionError)):

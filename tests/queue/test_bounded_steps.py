@@ -7,7 +7,7 @@ import pytest
 
 from echo_queue.queue import Outcome, RunRules, library
 from echo_queue.queue.operator import SWEEP_MAX
-from echo_queue.records import Version
+from echo_queue.records import Task, Version
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import QueueHarness, group_of, run_out
 from tests.waiting import wait_until
@@ -16,6 +16,9 @@ RULES = RunRules(s=1, batch=500, lease_ms=60_000, max_attempts=3, pace=False)
 MANY = 150
 """More than four steps of a cancellation, and more than one of any other move."""
 FORGET_MS = 50
+BEYOND_LUA = 4001
+"""Tasks of which two words each are more than a Lua function passes to another."""
+WRITES = {"hset", "hdel", "hincrby", "zadd", "zrem", "xdel"}
 
 
 def _commands(queue: Clients, move: Callable[[], object]) -> dict[str, int]:
@@ -204,3 +207,26 @@ def test_groups_that_a_worker_has_made_up_are_skipped(queue: Clients, listed: st
     assert (audit.difference, audit.misplaced, audit.forged) == (0, 0, 1)
     assert [group.task for group in queue.pending(0)] == [task.id]
     assert harness.count("forged") == 1
+
+
+def test_a_move_writes_what_becomes_of_twenty_tasks_in_as_many_commands_as_of_one(queue: Clients) -> None:
+    harness = QueueHarness(queue, RULES, prompts=21)
+
+    def written(many: int) -> list[dict[str, int]]:
+        tasks: list[Task] = []
+        leased = _commands(queue, lambda: tasks.extend(queue.lease("w1", harness.version, many).tasks))
+        harness.complete(tuple(tasks))
+        drained = _commands(queue, lambda: queue.drain(0, many))
+        committed = _commands(queue, lambda: queue.commit(0, f"of {many}", [task.id for task in tasks]))
+        harness.check()
+        return [{name: one[name] for name in WRITES & one.keys()} for one in (leased, drained, committed)]
+
+    assert written(20) == written(1)
+
+
+def test_a_worker_may_lease_any_number_of_tasks_at_once(queue: Clients) -> None:
+    harness = QueueHarness(queue, replace(RULES, batch=BEYOND_LUA), prompts=BEYOND_LUA)
+    while queue.admit():
+        pass
+    assert len(harness.lease(BEYOND_LUA)) == BEYOND_LUA
+    assert queue.status().in_flight == BEYOND_LUA

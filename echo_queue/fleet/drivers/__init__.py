@@ -5,7 +5,8 @@ whether it fits.
 """
 
 from echo_queue.fleet.drivers.command import CommandDriver
+from echo_queue.fleet.drivers.groups import GroupDriver
 from echo_queue.fleet.drivers.local import LocalDriver
 from echo_queue.fleet.drivers.protocol import Driver, DriverError, Quote
 
-__all__ = ["CommandDriver", "Driver", "DriverError", "LocalDriver", "Quote"]
+__all__ = ["CommandDriver", "Driver", "DriverError", "GroupDriver", "LocalDriver", "Quote"]

@@ -25,7 +25,7 @@ end
 -- for. They are kept from the time when the learner first wanted one for that update until the deadline.
 local function seats(run)
   local oldest = run.v - run.s
-  local kept = redis.call('ZCOUNT', run.wait_late and run.K.in_flight or run.K.awaited, oldest, oldest)
+  local kept = redis.call('ZCOUNT', run.late == 'wait' and run.K.in_flight or run.K.awaited, oldest, oldest)
   if kept == 0 then return 0 end
   local clock, update = clock_of(run), run.lineage .. '.' .. run.v
   local wanted, since = (run.state.wanted or ''):match('^(%S+) (%d+)$')
@@ -57,28 +57,28 @@ local function listed(run, list, member)
   note_forged(run)
 end
 
--- Takes the group off the ready list into the learner's hands, or sends it back.
-local function hand_out(run, member, taken, refs, back)
-  local entry, id, group = listed(run, 'ready', member)
-  if not entry then return end
-  if unfit(run, group) then
-    local cause = return_group(run, id, entry, group, refs) and 'late' or 'abandoned'
-    back[cause] = back[cause] + 1
-    return
-  end
-  redis.call('ZADD', run.K.in_hand, group.oldest, member)
-  redis.call('ZREM', run.K.ready, member)
-  taken[#taken + 1] = id
-end
-
--- Hands out the first `most` ready groups of these versions, or sends them back. Returns whether there were as many.
+-- Hands out the first `most` ready groups of these versions, from the ready list into the learner's hands, or sends them
+-- back. `taken` collects {id, entry} of those that were handed out. Returns whether there were as many.
 local function hand_out_range(run, low, high, most, taken, refs, back)
   local members = redis.call('ZRANGEBYSCORE', run.K.ready, low, high, 'LIMIT', 0, most)
+  local held, passed, full = {}, {}, #members == most
   for _, member in ipairs(members) do
-    if back.late + back.abandoned == RETURN_MAX then return true end
-    hand_out(run, member, taken, refs, back)
+    if back.late + back.abandoned == RETURN_MAX then
+      full = true
+      break
+    end
+    local entry, id, group = listed(run, 'ready', member)
+    if entry and unfit(run, group) then
+      local cause = return_group(run, id, entry, group, refs) and 'late' or 'abandoned'
+      back[cause] = back[cause] + 1
+    elseif entry then
+      held[#held + 1], held[#held + 2] = group.oldest, member
+      passed[#passed + 1], taken[#taken + 1] = member, { id, entry }
+    end
   end
-  return #members == most
+  call_for_all('ZADD', run.K.in_hand, held)
+  call_for_all('ZREM', run.K.ready, passed)
+  return full
 end
 
 -- The oldest versions first (earliest deadline first), then in order of completion. What is too late is left to others.
@@ -88,15 +88,21 @@ local function fresh_drain(run, need, turn, refs, back)
   while #taken < need and back.late + back.abandoned < RETURN_MAX do
     if not hand_out_range(run, oldest, '+inf', need - #taken, taken, refs, back) then break end
   end
-  redis.call('SET', run.K.drained, turn .. ' ' .. table.concat(taken, ' '))
+  local ids = {}
+  for place = 1, #taken do ids[place] = taken[place][1] end
+  redis.call('SET', run.K.drained, turn .. ' ' .. table.concat(ids, ' '))
   return taken
 end
 
+-- Returns {id, entry} of what the drain of this turn handed out, as far as it still lies in replay; nil if there was none.
 local function repeat_drain(run, turn)
   local known = redis.call('GET', run.K.drained)
   if not known or known:match('^%S+') ~= turn then return nil end
   local taken = {}
-  for id in known:gmatch(' (%S+)') do taken[#taken + 1] = id end
+  for id in known:gmatch(' (%S+)') do
+    local stream, entry = place_of(run, id)
+    if stream == 'replay' then taken[#taken + 1] = { id, entry } end
+  end
   return taken
 end
 
@@ -111,15 +117,6 @@ local function await(run, needed, seats_kept)
   else
     redis.call('HSET', run.K.state, 'enough', ready + math.max(1, math.ceil(lacking / 2)))
   end
-end
-
-local function with_entries(run, ids)
-  local found = {}
-  for _, id in ipairs(ids) do
-    local stream, entry = place_of(run, id)
-    if stream == 'replay' then found[#found + 1] = { id, entry } end
-  end
-  return found
 end
 
 -- args: lineage turn need. One step: at most DRAIN_MAX groups are handed out and RETURN_MAX sent back; the answer says whether
@@ -139,7 +136,7 @@ local function drain(keys, args)
   local left = outside(run)
   local exhausted = left == 0 and run.state.declared
   local more = #taken == DRAIN_MAX or back.late + back.abandoned == RETURN_MAX
-  return { with_entries(run, taken), kept, back.late, back.abandoned, redis.call('ZCARD', K.ready),
+  return { taken, kept, back.late, back.abandoned, redis.call('ZCARD', K.ready),
            redis.call('ZCARD', K.in_flight), left, exhausted and 1 or 0, more and 1 or 0, refs }
 end
 
@@ -205,10 +202,11 @@ local function skip(keys, args)
   return run.uncommitted
 end
 
--- Returns the place of an open task as `place_of` does, but not at a worker's word alone: the learner's own account of what it
--- has in hand is believed, then `open` if the task lies there. Returns nil if it lies at neither.
-local function true_place(run, id)
-  local stream, entry, rest = place_of(run, id)
+-- Returns the place of an open task, of which `open` says `text`, as `place_of` does, but not at a worker's word alone: the
+-- learner's own account of what it has in hand is believed, then `open` if the task lies there. Returns nil if it lies at
+-- neither.
+local function true_place(run, id, text)
+  local stream, entry, rest = place_in(text)
   if stream == 'replay' and redis.call('ZSCORE', run.K.in_hand, entry .. ' ' .. id) then return stream, entry, rest end
   if is_at_home(run, id, stream, entry) then return stream, entry, rest end
   note_forged(run)
@@ -217,34 +215,55 @@ local function true_place(run, id)
   end
 end
 
--- Moves an id to trained, wherever it is: the checkpoint that holds it is the last authority. An id that is not open has
--- not been admitted, in a Redis that was set back; it joins `settled_ids` and counts as trained on admission.
-local function settle(run, id, refs)
-  if redis.call('HEXISTS', run.K.open, id) == 0 then
-    redis.call('SADD', run.K.settled_ids, id)
-    return 0
+-- Drops the partial rollouts of these tasks, at most SLICE, as far as they have any.
+local function drop_partials(run, ids)
+  if #ids == 0 then return end
+  for place, text in ipairs(redis.call('HMGET', run.K.partials, unpack(ids))) do
+    if text then drop_partial(run, ids[place]) end
   end
-  local stream, entry, rest = true_place(run, id)
-  if stream == 'replay' and made(rest).in_store then
-    refs[#refs + 1] = ref_of(id, read(run, stream, entry) or {})
+end
+
+-- Moves at most SLICE ids to trained, wherever they are: the checkpoint that holds them is the last authority. An id that is
+-- not open has not been admitted, in a Redis that was set back; it joins `settled_ids` and counts as trained on admission.
+-- Returns how many were open.
+local function settle(run, ids, refs)
+  local K, texts = run.K, redis.call('HMGET', run.K.open, unpack(ids))
+  local opened, entries, members, elsewhere = {}, {}, {}, {}
+  for at, id in ipairs(ids) do
+    if not texts[at] then
+      redis.call('SADD', run.K.settled_ids, id)
+    else
+      local stream, entry, rest = true_place(run, id, texts[at])
+      opened[#opened + 1] = id
+      if stream == 'replay' then
+        if made(rest).in_store then refs[#refs + 1] = ref_of(id, read(run, stream, entry) or {}) end
+        entries[#entries + 1], members[#members + 1] = entry, entry .. ' ' .. id
+      elseif stream then
+        elsewhere[#elsewhere + 1] = { stream, entry, id }
+      end
+    end
   end
-  redis.call('HDEL', run.K.open, id)
-  count(run, 'trained')
-  redis.call('HDEL', run.K.failures, id)
-  if stream then clear(run, stream, entry, id) end
-  drop_partial(run, id)
-  return 1
+  local settled = call_for_all('HDEL', K.open, opened)
+  count(run, 'trained', settled)
+  call_for_all('HDEL', K.failures, opened)
+  for _, place in ipairs(elsewhere) do clear(run, unpack(place)) end
+  call_for_all('ZREM', K.ready, members)
+  call_for_all('ZREM', K.in_hand, members)
+  call_for_all('XDEL', K.replay, entries)
+  drop_partials(run, opened)
+  return settled
 end
 
 -- Settles the ids args[first] … . A queue without any open task, as after a loss of Redis, may have a million to take.
 local function settle_all(run, args, first, refs)
-  local settled = 0
-  if redis.call('HLEN', run.K.open) == 0 then
-    for place = first, #args, SLICE do
-      redis.call('SADD', run.K.settled_ids, unpack(args, place, math.min(place + SLICE - 1, #args)))
+  local settled, empty = 0, redis.call('HLEN', run.K.open) == 0
+  for place = first, #args, SLICE do
+    local last = math.min(place + SLICE - 1, #args)
+    if empty then
+      redis.call('SADD', run.K.settled_ids, unpack(args, place, last))
+    else
+      settled = settled + settle(run, { unpack(args, place, last) }, refs)
     end
-  else
-    for place = first, #args do settled = settled + settle(run, args[place], refs) end
   end
   return settled
 end

@@ -1,4 +1,5 @@
--- The moves of an operator, and of the roles that begin a run: the run rules, and tasks that are buried or revived.
+-- The moves of an operator, and of the roles that begin a run: the run rules, tasks that are buried or revived, and workers
+-- that are evicted.
 
 -- args: id reason. Returns {1 if it was buried, its object-store key if it had one}. A group in the learner's hands is not
 -- buried, because it may be in an update already. A worker that has the task in hand cannot complete it any more.
@@ -35,6 +36,54 @@ local function revive(keys, args)
   return revived
 end
 
+-- Returns the workers that have ever asked for tasks here, or that show that they live, and whose names begin so.
+local function workers_named(run, beginning)
+  local names = {}
+  local function look(name)
+    if name:sub(1, #beginning) == beginning then names[name] = true end
+  end
+  for _, stream in ipairs({ 'tasks', 'retry' }) do
+    for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', run.K[stream], 'workers')) do look(pairs_of(consumer).name) end
+  end
+  for _, name in ipairs(redis.call('ZRANGE', run.K.workers, 0, -1)) do look(name) end
+  return names
+end
+
+-- Hands back what the worker has leased of a stream and not given up itself. Returns how many tasks.
+local function hand_back(run, worker, stream)
+  local held, from = 0, '-'
+  repeat
+    local rows = redis.call('XPENDING', run.K[stream], 'workers', from, '+', SLICE, worker)
+    for _, row in ipairs(rows) do
+      local task = read(run, stream, row[1])
+      if task and tonumber(redis.call('ZSCORE', run.K.leases, task.id) or 0) ~= GIVEN_UP then
+        expire(run, task.id, HANDED_BACK)
+        held = held + 1
+      end
+      from = '(' .. row[1]
+    end
+  until #rows < SLICE
+  return held
+end
+
+-- args: the beginning of workers' names. What these workers hold is handed back, for the next sweep, and they are offered and
+-- shown no more; an offer that one of them did not take goes to another worker. Their user must be gone, else they go on.
+-- Returns how many tasks they held.
+local function evict(keys, args)
+  local run, beginning = open_run(keys), check_worker(args[1])
+  local names, held, untaken = workers_named(run, beginning), 0, 0
+  for name in pairs(names) do
+    for _, set in ipairs({ 'idle', 'workers' }) do redis.call('ZREM', run.K[set], name) end
+  end
+  for name in pairs(names) do
+    for _, stream in ipairs({ 'tasks', 'retry' }) do held = held + hand_back(run, name, stream) end
+    untaken = untaken + redis.call('DEL', run.K['offer:' .. name])
+    for _, key in ipairs({ 'worker:', 'order:', 'token:' }) do redis.call('DEL', run.K[key .. name]) end
+  end
+  offer(run, untaken)
+  return held
+end
+
 local function make_group(key, name)
   local made_it = redis.pcall('XGROUP', 'CREATE', key, name, '0', 'MKSTREAM')
   if made_it.err and not made_it.err:match('BUSYGROUP') then error(made_it) end
@@ -56,3 +105,4 @@ end
 register('configure', configure)
 register('bury', bury, 'allow-oom')
 register('revive', revive)
+register('evict', evict, 'allow-oom')

@@ -119,6 +119,7 @@ MOVES (one method each of a role's client in `echo_queue.queue`)
   probe_room                   nothing: a full server refuses it                  learner.lua
   reclaim                      expired: -> retry | dead; too late: -> retry       lease_expiry.lua
   bury, revive                 any -> dead; dead, or failed before -> retry       operator.lua
+  evict                        what workers hold that will not come back          operator.lua
   join, report, withdraw       the peer exchange of weights; no task              peers.lua
   heartbeat, leave             the list of workers                                worker.lua
   lead, plan, resign           which controller leads, and what it does           fleet.lua
@@ -128,7 +129,6 @@ MOVES (one method each of a role's client in `echo_queue.queue`)
   confirm                      a write for WAIT to wait for                       state.lua
 --]]
 
-local TASK = { 'id', 'set', 'epoch', 'index', 'shard', 'first', 'count', 'attempt', 'late', 'kept', 'long', 'pv', 'min_pv', 'lineage', 'at' }
 local ADMIT_MAX = 500
 local SLICE = 1000
 local EVENTS_KEPT = 1000
@@ -177,63 +177,71 @@ local function secrets_of(keys, name)
   return keys[1]:gsub('^eq:', 'eqs:') .. name
 end
 
-local RULES = { 's', 'batch', 'lease_ms', 'max_attempts', 'pace', 'late', 'late_deadline_ms', 'group_max_bytes',
-  'group_max_tokens', 'longest_first', 'curriculum', 'curriculum_window', 'reward_failure', 'reward_success' }
-local STATE = { 'lineage', 'v', 'window', 'uncommitted', 'enough', 'finished', 'reopened',
-  'swept_ms', 'clock_ms' }
+-- Fields of the hashes `rules` and `state`, in the groups in which they are read. The first group is read with each call,
+-- the others when a move first asks for one of their fields: most moves need only a few.
+local RULES = { hash = 'rules', 's', 'lease_ms', 'group_max_bytes', 'group_max_tokens', 'curriculum' }
+local GROUPS = {
+  { hash = 'rules', 'batch', 'max_attempts', 'pace', 'late', 'late_deadline_ms', 'longest_first', 'curriculum_window',
+    'reward_failure', 'reward_success' },
+  { hash = 'state', 'lineage', 'v', 'enough' },
+  { hash = 'state', 'finished', 'reopened', 'window', 'uncommitted', 'swept_ms', 'clock_ms' },
+}
+local GROUP_OF = {}
+for place = 1, #GROUPS do
+  for field = 1, #GROUPS[place] do GROUP_OF[GROUPS[place][field]] = GROUPS[place] end
+end
 
--- The fields of a run that are read when a move first asks for one of them, because most moves need only a few.
+-- What a field's word (false: there is none) means, where it is no number.
+local MEANING = {
+  pace = function(word) return word == '1' end,
+  longest_first = function(word) return word == '1' end,
+  late = function(word) return word end,
+  curriculum = function(word) return word or 'off' end,
+  curriculum_window = function(word) return tonumber(word or 0) end,
+  reward_failure = function(word) return tonumber(word or 0) end,
+  reward_success = function(word) return tonumber(word or 1) end,
+  group_max_tokens = function(word, run) return tonumber(word or (run.group_max_bytes or 0) / 8) end,
+}
+
+-- The other fields of a run that are made when a move first asks for one of them.
 local READ_LATER = {
   now = now_ms,
   state = function(run) return hash(run.K.state) end,
   forks = function(run) return hash(run.K.forks) end,
   published = function(run) return tonumber(redis.call('HGET', run.K.published, 'number')) end,
+  shards = function() return {} end,
+  buckets = function() return {} end,
+  admitted = function() return {} end,
+  passed = function() return {} end,
 }
-local STATE_READ_LATER = {}
-for place = 1, #STATE do STATE_READ_LATER[STATE[place]] = true end
+
+local function read_group(run, group)
+  local words = redis.call('HMGET', run.K[group.hash], unpack(group))
+  for place = 1, #group do
+    local field, word = group[place], words[place]
+    if rawget(run, field) == nil then
+      local meaning = MEANING[field]
+      if meaning then run[field] = meaning(word, run) else run[field] = word and tonumber(word) end
+    end
+  end
+end
 
 local function read_later(run, name)
   if READ_LATER[name] then
     run[name] = READ_LATER[name](run)
-  elseif STATE_READ_LATER[name] then
-    local words = redis.call('HMGET', run.K.state, unpack(STATE))
-    for place, field in ipairs(STATE) do
-      if rawget(run, field) == nil then run[field] = words[place] and tonumber(words[place]) end
-    end
+  elseif GROUP_OF[name] then
+    read_group(run, GROUP_OF[name])
   end
   return rawget(run, name)
 end
 local RUN = { __index = read_later }
 
--- The run during one call: K (keys), the rules as numbers, and what READ_LATER names.
+-- The run during one call: K (keys), the rules as numbers, and what GROUPS and READ_LATER name.
 local function open_run(keys)
-  local K = keys_under(keys[1])
-  local words = redis.call('HMGET', K.rules, unpack(RULES))
-  if not words[1] then fail_with('EQNORUN', 'no rules at ' .. K.rules) end
-  local rules = {}
-  for place, name in ipairs(RULES) do rules[name] = words[place] or nil end
-  return setmetatable({
-    K = K,
-    s = tonumber(rules.s),
-    batch = tonumber(rules.batch),
-    lease_ms = tonumber(rules.lease_ms),
-    max_attempts = tonumber(rules.max_attempts),
-    pace = rules.pace == '1',
-    wait_late = rules.late == 'wait',
-    late_deadline_ms = tonumber(rules.late_deadline_ms),
-    group_max_bytes = tonumber(rules.group_max_bytes),
-    group_max_tokens = tonumber(rules.group_max_tokens or (rules.group_max_bytes or 0) / 8),
-    longest_first = rules.longest_first == '1',
-    curriculum = rules.curriculum or 'off',
-    curriculum_window = tonumber(rules.curriculum_window or 0),
-    reward_failure = tonumber(rules.reward_failure or 0),
-    reward_success = tonumber(rules.reward_success or 1),
-    shards = {},
-    buckets = {},
-    admitted = {},
-    passed = {},
-    offered = 0,
-  }, RUN)
+  local run = setmetatable({ K = keys_under(keys[1]), offered = 0 }, RUN)
+  read_group(run, RULES)
+  if not run.s then fail_with('EQNORUN', 'no rules at ' .. run.K.rules) end
+  return run
 end
 
 -- Returns the queue's clock in ms, by which leases run out. It never goes back: a wall clock that was set back stands
@@ -275,6 +283,16 @@ local function take_turn(run, lineage, turn, move)
     fail_with('EQAHEAD', 'move ' .. turn .. ' of lineage ' .. lineage .. ' came after ' .. last .. ' (' .. before .. ')')
   end
   redis.call('HSET', run.K.state, 'turn', turn .. ' ' .. move)
+end
+
+-- Calls a command that takes any number of words and returns how much it changed, if there are any words, in slices for which
+-- Lua's stack has room. Returns the sum.
+local function call_for_all(command, key, words)
+  local changed = 0
+  for place = 1, #words, SLICE do
+    changed = changed + redis.call(command, key, unpack(words, place, math.min(place + SLICE - 1, #words)))
+  end
+  return changed
 end
 
 local function count(run, name, by)
@@ -396,14 +414,18 @@ local function made(rest)
   }
 end
 
--- Returns the place of an open task: stream, entry, and the text behind it; nil if it is not open. A worker's user may write
--- any words into `open`: those of another form are no place.
-local function place_of(run, id)
-  local text = redis.call('HGET', run.K.open, id)
+-- Returns the place that a text of `open` names: stream, entry, and the text behind it; nil if it names none. A worker's user
+-- may write any words into `open`: those of another form are no place.
+local function place_in(text)
   local stream, entry, rest = (text or ''):match('^(%a+) (%S+)(.*)$')
   if not stream or not STREAMS[stream] or not is_entry(entry) then return nil end
   if stream == 'replay' and not made(rest) then return nil end
   return stream, entry, rest
+end
+
+-- Returns the place of an open task as `place_in` does; nil if it is not open.
+local function place_of(run, id)
+  return place_in(redis.call('HGET', run.K.open, id))
 end
 
 local function read(run, stream, entry)
@@ -434,14 +456,13 @@ local function is_at_home(run, id, stream, entry)
   return task ~= nil and task ~= false and task.id == id
 end
 
--- Appends the task (its TASK fields, then `more`) to a stream. Its place is to be noted.
+-- Appends the task to a stream: its own fields, then those that follow here. Its place is to be noted.
 local function enter(run, stream, task, ...)
-  local words = {}
-  for place, name in ipairs(TASK) do
-    words[2 * place - 1], words[2 * place] = name, task[name] or ''
-  end
-  for _, word in ipairs({ ... }) do words[#words + 1] = word end
-  local entry = redis.pcall('XADD', run.K[stream], '*', unpack(words))
+  local entry = redis.pcall('XADD', run.K[stream], '*',
+    'id', task.id or '', 'set', task.set or '', 'epoch', task.epoch or '', 'index', task.index or '',
+    'shard', task.shard or '', 'first', task.first or '', 'count', task.count or '', 'attempt', task.attempt or '',
+    'late', task.late or '', 'kept', task.kept or '', 'long', task.long or '', 'pv', task.pv or '',
+    'min_pv', task.min_pv or '', 'lineage', task.lineage or '', 'at', task.at or '', ...)
   if entry.err then
     tally(run, 'exhausted')
     fail_with('EQMEND', stream .. ' takes no entry until the learner has mended it: ' .. entry.err)
@@ -493,7 +514,9 @@ end
 
 -- Removes all that is noted of a task's lease.
 local function forget_lease(run, id)
-  for _, name in ipairs({ 'leases', 'in_flight', 'awaited' }) do redis.call('ZREM', run.K[name], id) end
+  redis.call('ZREM', run.K.leases, id)
+  redis.call('ZREM', run.K.in_flight, id)
+  redis.call('ZREM', run.K.awaited, id)
 end
 
 -- Removes a place that its task has left.

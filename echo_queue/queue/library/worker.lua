@@ -43,10 +43,9 @@ local function note_version(run, id, version)
   redis.call('ZADD', run.K.awaited, 'XX', version, id)
 end
 
--- Notes until when a task is leased, from now on.
-local function note_lease(run, id, version)
-  redis.call('ZADD', run.K.leases, clock_of(run) + run.lease_ms, id)
-  note_version(run, id, version)
+-- Returns until when a task that is leased now is leased, by the queue's clock.
+local function lease_end(run)
+  return clock_of(run) + run.lease_ms
 end
 
 -- Returns the tasks of the worker's last lease that it still holds, if that lease has this token; nil otherwise.
@@ -159,7 +158,8 @@ local function lease(keys, args)
     tasks = repeat_lease(run, worker, token)
     if not tasks then tasks, more = fresh_lease(run, worker, size, token) end
   end
-  for _, task in ipairs(tasks) do
+  local ends, versions, awaited = {}, {}, {}
+  for place, task in ipairs(tasks) do
     local fields = pairs_of(task[3])
     -- Weights older than v − S are too late by now; newer ones than published cannot be had, which matters
     -- when the learner restarted at an older version than the one this task was tagged for.
@@ -169,9 +169,15 @@ local function lease(keys, args)
     -- No worker may continue a partial with weights older than its newest token.
     task[4], task[5] = math.max(needs, newest or 0), partial
     local begins = left_behind and run.published or math.max(version, needs)
-    if tonumber(fields.late) > 0 then redis.call('ZADD', run.K.awaited, 0, fields.id) end
-    note_lease(run, fields.id, oldest or begins)
+    ends[2 * place - 1], ends[2 * place] = lease_end(run), fields.id
+    versions[2 * place - 1], versions[2 * place] = oldest or begins, fields.id
+    if tonumber(fields.late) > 0 then
+      awaited[#awaited + 1], awaited[#awaited + 2] = oldest or begins, fields.id
+    end
   end
+  call_for_all('ZADD', run.K.leases, ends)
+  call_for_all('ZADD', run.K.in_flight, versions)
+  call_for_all('ZADD', run.K.awaited, awaited)
   if #tasks > 0 then redis.call('ZREM', run.K.idle, worker) elseif size > 0 then note_idle(run, worker) end
   if more and #tasks > 0 then offer_on(run, #tasks) end
   tally(run, 'leased', #tasks)
@@ -187,7 +193,8 @@ local function renew(keys, args)
     local id, version = args[place], whole(args[place + 1] or '', 'the version')
     local stream, entry = place_of(run, id)
     if is_task(stream) and held_by(run, stream, entry, worker) and not is_over(run, id) then
-      note_lease(run, id, version)
+      redis.call('ZADD', run.K.leases, lease_end(run), id)
+      note_version(run, id, version)
     else
       lost[#lost + 1] = id
     end
@@ -260,7 +267,9 @@ local function reported_group(run, args, at)
   local group = { id = id, attempt = attempt, samples = samples, tokens = tokens, reward = reward, kind = kind, payload = payload }
   group.oldest, group.newest, group.lineage = whole(oldest, 'oldest'), whole(newest, 'newest'), whole(lineage, 'the lineage')
   refuse_unless(group.oldest <= group.newest, 'oldest is newer than newest')
-  for what, word in pairs({ ['the attempt'] = attempt, samples = samples, tokens = tokens }) do whole(word, what) end
+  whole(attempt, 'the attempt')
+  whole(samples, 'samples')
+  whole(tokens, 'tokens')
   refuse_unless(#reward <= WORD_MAX_BYTES and tonumber(reward), 'the reward is no number')
   check_payload(run, id, kind, payload)
   return group
@@ -308,8 +317,8 @@ local function tell_arrived(run, added)
 end
 
 -- What the tallies call the outcome of a completion; `repeated` is accepted already, and counted.
-local OUTCOMES = { accepted = 'completed', duplicate = 'duplicate', late = 'late_completion', dead = 'dead_completion',
-  unknown = 'unknown' }
+local OUTCOMES = { accepted = 'completed', spilled = 'spilled', duplicate = 'duplicate', late = 'late_completion',
+  dead = 'dead_completion', unknown = 'unknown' }
 
 -- args: worker id attempt oldest newest lineage samples tokens reward group|ref payload, and the same of each further group.
 -- Returns the outcomes in the same order. All groups are checked before the first one is moved.
@@ -324,8 +333,9 @@ local function complete(keys, args)
     if outcome == 'accepted' and group.kind == 'ref' then counts.spilled = counts.spilled + 1 end
     outcomes[place] = outcome == 'repeated' and 'accepted' or outcome
   end
-  for outcome, name in pairs(OUTCOMES) do tally(run, name, counts[outcome] or 0) end
-  tally(run, 'spilled', counts.spilled)
+  for outcome, times in pairs(counts) do
+    if OUTCOMES[outcome] then tally(run, OUTCOMES[outcome], times) end
+  end
   tell_arrived(run, counts.accepted)
   return outcomes
 end

@@ -126,7 +126,8 @@ def test_every_failpoint_is_a_point_of_some_role() -> None:
 
 
 OPERATORS = (
-    *("dead", "failing", "revive", "bury", "audit", "renew", "write outcome", "rename outcome", "remove outcome"),
+    *("dead", "failing", "revive", "bury", "evict", "audit", "renew"),
+    *("write outcome", "rename outcome", "remove outcome"),
     *("group_in_replay", "partial_group", "is_drained", "failed_sets", "updates"),
     *("write password", "rename password"),
     *("write weights", "rename weights"),
@@ -136,8 +137,11 @@ OPERATORS = (
     *("claim grant", "read grant", "write invitation", "rename invitation"),
 )
 """Steps of commands that people give, and give again, and of the watcher of notices, which writes at each poll."""
-CONTROLLER = (*("lead", "plan", "order", "resign", "pause", "fleet"), *("start machine", "end machine"))
-"""Steps of the controller of a fleet, which dies after each of them in `tests/fleet/test_controller.py`."""
+CONTROLLER = (
+    *("lead", "plan", "order", "resign", "pause", "fleet"),
+    *("start machine", "end machine", "note machines", "name machine", "mark machine", "shrink pool"),
+)
+"""Steps of the controller of a fleet and of its drivers, which die after each of them in `tests/fleet`."""
 SWEEP = ("places", "pointed")
 """Reads of the sweep for orphaned payloads, ten minutes into a run, before its one delete."""
 

@@ -45,8 +45,8 @@ MUTATIONS = (
         "MAXLEN on a work stream",
         "Redis drops the oldest tasks of a large window without a word",
         LUA + "state.lua",
-        "redis.pcall('XADD', run.K[stream], '*', unpack(words))",
-        "redis.pcall('XADD', run.K[stream], 'MAXLEN', 1000, '*', unpack(words))",
+        "redis.pcall('XADD', run.K[stream], '*',\n    'id'",
+        "redis.pcall('XADD', run.K[stream], 'MAXLEN', 1000, '*',\n    'id'",
         ("tests/queue/test_admission.py::test_a_window_of_any_size_keeps_all_its_tasks",),
     ),
     Mutation(
@@ -416,6 +416,14 @@ MUTATIONS = (
         ("tests/queue/test_leases.py::test_a_task_that_failed_before_has_all_its_attempts_again_once_it_is_revived",),
     ),
     Mutation(
+        "an evicted worker keeps its leases",
+        "what a revoked worker holds is stuck until its leases run out, and costs its tasks an attempt",
+        LUA + "operator.lua",
+        "expire(run, task.id, HANDED_BACK)",
+        "local _",
+        ("tests/queue/test_eviction.py::test_what_evicted_workers_hold_comes_back_at_once_and_costs_no_attempt",),
+    ),
+    Mutation(
         "progress costs an attempt",
         "a task longer than machines live dies of kills alone, although nothing of it is lost",
         LUA + "lease_expiry.lua",
@@ -495,11 +503,19 @@ MUTATIONS = (
         ("tests/queue/test_bounded_steps.py::test_whatever_a_worker_does_to_leases_by_hand_every_task_comes_back",),
     ),
     Mutation(
+        "any number of words in one command",
+        "a worker that asks for thousands of tasks gets an error, and nobody has their leases",
+        LUA + "state.lua",
+        "unpack(words, place, math.min(place + SLICE - 1, #words))",
+        "unpack(words)",
+        ("tests/queue/test_bounded_steps.py::test_a_worker_may_lease_any_number_of_tasks_at_once",),
+    ),
+    Mutation(
         "a seat for what is too late",
         "the learner waits, with groups at hand, for one that it may not train",
         LUA + "learner.lua",
-        "run.wait_late and run.K.in_flight or run.K.awaited, oldest, oldest)",
-        "run.wait_late and run.K.in_flight or run.K.awaited, '-inf', oldest)",
+        "run.late == 'wait' and run.K.in_flight or run.K.awaited, oldest, oldest)",
+        "run.late == 'wait' and run.K.in_flight or run.K.awaited, '-inf', oldest)",
         ("tests/queue/test_bounded_steps.py::test_what_no_step_has_cancelled_yet_is_refused_and_keeps_no_seat",),
     ),
     Mutation(

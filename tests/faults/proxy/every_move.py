@@ -53,6 +53,9 @@ def _work(queue: Clients, spoiled: Clients, meet: Meet, version: Version) -> tup
     assert meet(lambda: spoiled.unwanted(["partials/one"])) == []
     assert meet(lambda: spoiled.release("w2", [tasks[5].id])) == 1
     meet(spoiled.reclaim)
+    assert len(queue.lease("invited-1", version, 1).tasks) == 1
+    assert meet(lambda: spoiled.evict("invited-")) == 1
+    meet(spoiled.reclaim)
     done = [group_of(task, "w1", version) for task in tasks[:4]]
     assert meet(lambda: spoiled.complete("w1", done)) == [Outcome.accepted] * 4
     return tuple(tasks[:4])

@@ -238,6 +238,11 @@ class Machine(RuleBasedStateMachine):
         elif how == "fail":
             self._both(lost, lambda: self.queue.fail(who, task, "why"), lambda: self.run.fail(who, task))
 
+    @move(worker=st.sampled_from(WORKERS), lost=st.booleans())
+    def evict(self, worker: str, lost: bool = False) -> None:
+        """An operator takes back what a worker holds, which may yet complete what it has in hand."""
+        self._both(lost, lambda: self.queue.evict(worker), lambda: self.run.evict(worker))
+
     @move(which=pick, lost=st.booleans())
     def reclaim(self, which: int, lost: bool = False) -> None:
         """A lease runs out, if there is one; then a sweep."""

@@ -388,6 +388,13 @@ class Reference:
         self.leases[task] = replace(self.leases[task], over=GIVEN_UP)
         return True
 
+    def evict(self, worker: str) -> int:
+        held = [task for task in self.leases if self._holds(worker, task) and self.leases[task].over != GIVEN_UP]
+        for task in held:
+            self.leases[task] = replace(self.leases[task], over=HANDED_BACK)
+        self.orders.pop(worker, None)
+        return len(held)
+
     def run_out(self, task: str) -> None:
         """Its worker has been silent for too long."""
         lease = self.leases[task]

@@ -12,12 +12,13 @@ The pod of one role. Takes a dict:
   settings: gpus, env, resources, nodeSelector, tolerations, gracePeriodSeconds, sharedMemory
   state: size of a folder that ends with the pod, or empty if a claim named `state` is mounted
   port: the port on which it listens, or 0      roles: further roles whose passwords it needs
+  token: whether it may speak to Kubernetes     fleet: whether it reads the fleet file
 */}}
 {{- define "echo-queue.pod" -}}
 {{- $root := .root -}}
 {{- $roles := prepend (.roles | default list) .role -}}
 serviceAccountName: {{ $root.Release.Name }}-{{ .role }}
-automountServiceAccountToken: false
+automountServiceAccountToken: {{ .token | default false }}
 enableServiceLinks: false
 terminationGracePeriodSeconds: {{ .settings.gracePeriodSeconds | default 60 }}
 {{- with .restartPolicy }}
@@ -67,9 +68,12 @@ containers:
       {{- range $roles }}
       - {name: ECHO_QUEUE_{{ upper . }}_REDIS_PASSWORD_FILE, value: /run/secrets/{{ . }}/redis-password}
       {{- end }}
-      {{- if $root.Values.storeKeys }}
+      {{- if and $root.Values.storeKeys (ne .role "controller") }}
       - {name: ECHO_QUEUE_{{ upper .role }}_STORE_ACCESS_KEY_FILE, value: /run/secrets/{{ .role }}/store-access-key}
       - {name: ECHO_QUEUE_{{ upper .role }}_STORE_SECRET_KEY_FILE, value: /run/secrets/{{ .role }}/store-secret-key}
+      {{- end }}
+      {{- if eq .role "worker" }}
+      - {name: ECHO_QUEUE_ROLLOUT__MACHINE, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
       {{- end }}
       {{- range $name, $value := .settings.env }}
       - {name: {{ $name }}, value: {{ $value | quote }}}
@@ -98,6 +102,9 @@ containers:
         {{- end }}
     volumeMounts:
       - {name: config, mountPath: /etc/echo-queue, readOnly: true}
+      {{- if .fleet }}
+      - {name: fleet, mountPath: /etc/echo-queue-fleet, readOnly: true}
+      {{- end }}
       - {name: state, mountPath: /var/lib/echo-queue}
       - {name: tmp, mountPath: /tmp}
       {{- if .settings.sharedMemory }}
@@ -109,6 +116,10 @@ containers:
 volumes:
   - name: config
     configMap: {name: {{ $root.Release.Name }}-config}
+  {{- if .fleet }}
+  - name: fleet
+    configMap: {name: {{ $root.Release.Name }}-fleet}
+  {{- end }}
   - name: tmp
     emptyDir: {sizeLimit: 10Gi}
   {{- if .state }}
