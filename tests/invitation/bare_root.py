@@ -148,7 +148,7 @@ def work(root: BareRoot, staged: StagedRun) -> None:
             Register(admin, RUN).revoke(issued.invitation.id)
         said, _ = worker.communicate(timeout=COMMAND_S)
         assert worker.returncode == 2, said
-        print(f"ok: revoked, it ended: {next(line for line in said.splitlines() if line.startswith('✗'))}", flush=True)
+        print(f"ok: revoked, it ended: {last_problem(said)}", flush=True)
     finally:
         worker.kill()
         worker.wait(COMMAND_S)
@@ -160,9 +160,14 @@ def trust_no_other_weights(root: BareRoot, staged: StagedRun) -> None:
     with connect_redis(load(staged.harness.path), "admin") as admin:
         admin.hset(Keys(RUN).run_keys, "public_key", "ab" * 32)
     said = root.says("echo-queue", "join", issued.token, "--inviter", issued.public_key, code=2)
-    sentence = next(line for line in said.splitlines() if line.startswith("✗"))
+    sentence = last_problem(said)
     assert "weights.public_key" in sentence, said
     print(f"ok: weights of another key: {sentence}", flush=True)
+
+
+def last_problem(said: str) -> str:
+    """Returns the problem that a worker itself named, in the last lines that `join` repeats of it."""
+    return [line.strip() for line in said.splitlines() if line.strip().startswith("✗")][-1]
 
 
 if __name__ == "__main__":
