@@ -6,6 +6,7 @@ Redis over TLS with a user for each role, and an S3 server. All that is promised
 """
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -45,6 +46,9 @@ class BareRoot:
             subprocess.run(words, check=True, timeout=INSTALL_S)
 
     def install(self, wheel: Path, folder: Path) -> None:
+        for left in ("opt", "srv"):  # of an earlier run, whose program has the same version
+            shutil.rmtree(self.path / left, ignore_errors=True)
+            (self.path / left).mkdir()
         wheels = self.path / "opt/wheels"
         constraints = ROOT / "constraints.txt"
         collect = [
