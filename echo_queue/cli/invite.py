@@ -40,9 +40,7 @@ def invite(config: Config, name: str, valid: str) -> None:
 def list_invitations(config: Config, *, as_json: bool) -> None:
     """Prints all invitations with their states, the oldest first."""
     with connect_redis(config, "admin") as client:
-        register = Register(client, config.run.name)
-        register.tidy()
-        entries = register.entries()
+        entries = Register(client, config.run.name).tidy()
     if as_json:
         print_json([
             InvitationEntry(one.id, one.name, one.state, _at(one.since_ms), _at(one.expires_ms), one.host or None)

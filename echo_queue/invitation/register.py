@@ -143,11 +143,11 @@ class Register:
         begun = bool(self._client.exists(Keys(self._run).rules))
         return Revocation(first, workers_prefix(_text(name), id), begun)
 
-    def tidy(self) -> None:
+    def tidy(self) -> list[Entry]:
         """Removes the users that nobody can use any more: both of expired invitations, the guest of claimed ones.
 
         A machine that claimed its grant may ask for it again until the invitation expires. Workers that may go on get
-        the rights that this release gives their role.
+        the rights that this release gives their role. Returns all invitations as it found them, the oldest first.
         """
         entries, now_ms = self.entries(), self.now_ms()
         known = {_text(name) for name in self._client.acl_users()} if entries else set()
@@ -160,6 +160,7 @@ class Register:
                 failpoints.step("admit user", partial(self._client.execute_command, "ACL", "SETUSER", worker, *words))
             if entry.state == "claimed" and entry.expires_ms <= now_ms:
                 self._remove_users(guest)
+        return entries
 
     def keep_users(self) -> Iterator[Problem]:
         """Has Redis write its users to its file. Yields a warning where it has none."""

@@ -15,9 +15,10 @@ import pytest
 from benchmarks import broadcast
 from benchmarks.laboratory import system
 from benchmarks.laboratory.figures import Arrival, Late, Outcome, Uploaded, series, spread
-from benchmarks.laboratory.network import MEMORY, PREFIX, Network, address_of, namespace_of, shaping
+from benchmarks.laboratory.network import LOCK, MEMORY, PREFIX, Network, address_of, namespace_of, shaping
 from benchmarks.laboratory.scenarios import FROZEN
 from benchmarks.laboratory.system import CommandError, run
+from echo_queue.launch.file_lock import is_locked
 from tests.waiting import wait_until
 
 MODULE = (sys.executable, "-m", "benchmarks.broadcast")
@@ -214,6 +215,7 @@ def test_what_a_killed_laboratory_left_is_swept_by_the_next() -> None:
     process = begun()
     process.kill()
     process.wait(ENDED_S)
+    wait_until(lambda: not is_locked(LOCK), "a child that the killed process was starting")
     assert namespace_of("n1") in remains()
     with Network():
         assert namespace_of("n1") not in remains()

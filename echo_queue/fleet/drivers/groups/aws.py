@@ -43,6 +43,7 @@ class AutoScalingGroups:
             read_timeout=deadline_s,
             retries={"mode": "standard", "total_max_attempts": TRIES},
         )
+        self._session = boto3.Session()  # its credentials are this driver's alone
         self._clients: dict[tuple[str, str], Any] = {}
 
     def pools(self) -> Sequence[str]:
@@ -151,7 +152,7 @@ class AutoScalingGroups:
         key = service, self._regions[pool]
         try:
             if key not in self._clients:
-                self._clients[key] = boto3.client(service, region_name=key[1], config=self._config)  # type: ignore[call-overload]
+                self._clients[key] = self._session.client(service, region_name=key[1], config=self._config)  # type: ignore[call-overload]
             ask: Callable[..., Any] = getattr(self._clients[key], call)
             return ask(**words)
         except ClientError as error:
