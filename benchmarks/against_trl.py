@@ -63,7 +63,10 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Place:
-    """What it took so far, and the running mean of the reward. Seconds count from the beginning of the training."""
+    """A place on a curve: the cost so far, and the running mean of the reward.
+
+    Seconds count from the beginning of the training.
+    """
 
     samples: int
     tokens: int

@@ -44,7 +44,7 @@ class Passes:
         self.own = self._shares[policy.team.rank]
         """The samples of each micro-batch of this rank."""
         self.divisor = part.divisor
-        """What the sum of all ranks' losses is divided by."""
+        """The divisor of the sum of all ranks' losses."""
         self.proximal: Sequence[Tensor | None] = [None] * len(self.own)
         """The proximal policy's log-probabilities [K] of each of these micro-batches, once they are kept."""
         self._rows = [row for share in self._shares for row in _rows(share)]

@@ -55,7 +55,7 @@ class Measurement:
         yield "renew 8", spent(each(names, lambda name: crowd.worker.renew(name, eight[name])))
         yield "complete 1", spent(each(names, self._complete_one))
         self._release(list(self._held)[REPEATS : REPEATS + LEASES])
-        sweep(crowd)
+        crowd.operator.reclaim_all()
         yield "lease 8", spent(each(names[:LEASES], lambda name: crowd.worker.lease(name, version, 8)))
         yield "lease none", spent(each(names, lambda name: crowd.worker.lease(name, version, 0)))
 
@@ -111,7 +111,7 @@ class Measurement:
         """Makes the move, then sweeps as the housekeeper does until nothing is in flight."""
         move()
         while self._crowd.monitor.audit().in_flight:
-            sweep(self._crowd)
+            self._crowd.operator.reclaim_all()
 
     def _join(self) -> None:
         directory = PeerDirectory(self._crowd.caller)
@@ -119,12 +119,6 @@ class Measurement:
             directory.join(
                 Peer(f"worker-{number}", "default", f"10.0.0.1:{number + 1}", 1_000_000), "weights/1/1/delta"
             )
-
-
-def sweep(crowd: Crowd) -> None:
-    """Ends all leases that have run out, as the housekeeper does."""
-    while crowd.operator.reclaim().leases >= SWEEP_MAX:
-        pass
 
 
 def main() -> None:

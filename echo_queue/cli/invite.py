@@ -17,7 +17,6 @@ from echo_queue.invitation.register import Register
 from echo_queue.launch.problem_output import WARNING, print_problems
 from echo_queue.queue import Admin, Caller
 from echo_queue.queue.diagnosis import counted
-from echo_queue.queue.operator import SWEEP_MAX
 
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -61,18 +60,12 @@ def revoke(config: Config, id: str) -> None:
         revoked = register.revoke(id)
         print_problems(register.keep_users(), sign=WARNING)
         operator = Admin(Caller(client, config.run.name))
-        held = _free(operator, revoked.workers) if revoked.begun else 0
+        held = operator.evict(revoked.workers) if revoked.begun else 0
+        if held:
+            operator.reclaim_all()
     said = "is revoked" if revoked.first else "was revoked before"
     freed = f"; the {counted(held, 'task')} that its workers held {'is' if held == 1 else 'are'} free for others"
     Console(highlight=False, soft_wrap=True, markup=False).print(f"invitation {id} {said}{freed if held else ''}")
-
-
-def _free(operator: Admin, workers: str) -> int:
-    """Ends the leases of workers whose names begin so at once, without a sweep of the learner's. Returns how many."""
-    held = operator.evict(workers)
-    while held and operator.reclaim().leases >= SWEEP_MAX:
-        pass
-    return held
 
 
 def _seconds(text: str) -> int:

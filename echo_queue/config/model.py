@@ -451,12 +451,12 @@ class Learner(Section):
 
     @property
     def needs_second_moment(self) -> bool:
-        """Whether the correction chooses tokens by the ratios of the whole mini-batch."""
+        """True if the correction chooses tokens by the ratios of the whole mini-batch."""
         return self.correction.use == "m2po" and not self.loss
 
     @property
     def needs_proximal(self) -> bool:
-        """Whether the policy at the update's beginning, which later steps are corrected by, must be evaluated first."""
+        """True if the policy at the update's beginning, by which later steps are corrected, must be evaluated first."""
         return self.correction.anchor == "proximal" and self.mini_batches > 1 and not self.loss
 
 

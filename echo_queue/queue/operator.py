@@ -61,6 +61,11 @@ class Operator(RunState, Admission):
         """
         return Reclaimed(*self._caller.call("reclaim", limit))
 
+    def reclaim_all(self) -> None:
+        """Ends all expired leases, in steps between which Redis serves others."""
+        while self.reclaim().leases >= SWEEP_MAX:
+            pass
+
     def bury(self, task_id: str, reason: str) -> bool:
         """Moves a task to dead, for an operator.
 

@@ -26,7 +26,6 @@ from echo_queue.queue import (
     library,
 )
 from echo_queue.queue import Outcome as Answer
-from echo_queue.queue.operator import SWEEP_MAX
 from echo_queue.records import (
     BASE,
     NOTHING,
@@ -182,8 +181,7 @@ class RealQueue:
         return lost
 
     def sweep(self) -> None:
-        while self._operator.reclaim().leases >= SWEEP_MAX:
-            pass
+        self._operator.reclaim_all()
         self._operator.admit()
 
     def drain(self, need: int) -> Drained:

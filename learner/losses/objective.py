@@ -27,7 +27,7 @@ class TokenLosses(NamedTuple):
 
 
 class Ratios(NamedTuple):
-    """What a correction is given. `limit`: M2PO's, for the mini-batch."""
+    """The input of a correction. `limit`: M2PO's, for the mini-batch."""
 
     log_ratio: Tensor
     tokens: LossInputs

@@ -1,9 +1,7 @@
 """A store that does not do what the run needs is refused before anything is trained, with the way out."""
 
 import logging
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
 
 import pytest
@@ -15,6 +13,7 @@ from echo_queue.errors import ServiceError
 from echo_queue.services.inspection import inspect
 from echo_queue.storage.endpoint import StoreEndpoint
 from echo_queue.storage.object_store import ObjectStore
+from tests.http_server import Asked, Reply, serving
 from tests.servers.s3 import BUCKET, Server
 
 Configure = Callable[..., Config]
@@ -52,39 +51,25 @@ def test_config_check_looks_at_a_store_of_ones_own(
     assert found.refusals == ()
 
 
-class Forgetful(BaseHTTPRequestHandler):
+class Forgetful:
     """A store that answers every request with the status that the test chose, and keeps nothing."""
 
     statuses: ClassVar[dict[str, int]] = {}
 
-    def answer(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        body = b"" if self.command == "HEAD" else self._body()
-        self.send_response(self.statuses.get(self.command, 200))
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+    def answer(self, asked: Asked) -> Reply:
+        return Reply(self.statuses.get(asked.method, 200), self._body(asked))
 
-    def _body(self) -> bytes:
-        if self.command == "GET" and "list-type" in self.path:
+    def _body(self, asked: Asked) -> bytes:
+        if asked.method == "GET" and "list-type" in asked.query:
             return b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>"
-        return b"<DeleteResult/>" if self.command == "POST" else b""
-
-    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = answer
-
-    def log_message(self, *words: object) -> None:
-        pass
+        return b"<DeleteResult/>" if asked.method == "POST" else b""
 
 
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
     monkeypatch.setattr(Forgetful, "statuses", {"HEAD": 404})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Forgetful)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    address = f"http://127.0.0.1:{server.server_address[1]}"
-    yield ObjectStore(StoreEndpoint(address, "bucket", access_key="a", secret_key="b", put_once=True), "run", 0.1)
-    server.shutdown()
-    server.server_close()
+    with serving(Forgetful().answer) as url:
+        yield ObjectStore(StoreEndpoint(url, "bucket", access_key="a", secret_key="b", put_once=True), "run", 0.1)
 
 
 def test_a_store_that_does_not_show_what_it_acknowledged_is_refused(forgetful: ObjectStore) -> None:

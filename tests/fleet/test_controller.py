@@ -19,7 +19,7 @@ from echo_queue.queue import Caller, FleetQueue, Heartbeat, Monitor
 from echo_queue.records import Version
 from echo_queue.services.redis_server import RedisServer
 from tests.fleet.fleet_harness import FleetHarness, fleet_of
-from tests.fleet.killer import Killed, Killer
+from tests.killer import Killed, Killer
 from tests.queue.clients import Clients
 from tests.waiting import wait_until
 

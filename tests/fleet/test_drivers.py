@@ -11,11 +11,11 @@ import pytest
 from echo_queue import failpoints
 from echo_queue.fleet.drivers import CommandDriver, DriverError, Quote
 from echo_queue.fleet.drivers.command import Commands
-from tests.fleet.killer import Killed, Killer
 from tests.fleet.places.instances import Instances
 from tests.fleet.places.place import Place
 from tests.fleet.places.pods import Pods
 from tests.fleet.places.processes import Processes, Scripts, local
+from tests.killer import Killed, Killer
 from tests.waiting import wait_until
 
 STUBBORN = ("/bin/sh", "-c", "trap '' TERM; while true; do sleep 0.05; done")

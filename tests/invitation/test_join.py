@@ -21,6 +21,7 @@ from echo_queue.records import PromptShard, Published, Version
 from echo_queue.weights import Signer
 from tests.invitation.conftest import Say, secrets_of
 from tests.invitation.inviting_run import RUN, InvitingRun
+from tests.killer import Killer
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import group_of
 from tests.servers.s3 import KEYS
@@ -112,22 +113,6 @@ def test_an_invitation_is_used_once_by_one_machine_which_may_come_again(
     assert say("join", token, "--check", "--dir", tmp_path / "a").exit_code == 0
 
 
-class DyingAt:
-    """Ends what takes the step number `last`, right after it, as a crash or a lost reply would."""
-
-    def __init__(self, last: int) -> None:
-        self.taken: list[str] = []
-        self._last = last
-
-    def before(self, step: str, about: object) -> None:
-        pass
-
-    def after(self, step: str, about: object, answer: object) -> None:
-        self.taken.append(step)
-        if len(self.taken) == self._last:
-            raise KeyboardInterrupt
-
-
 @pytest.mark.slow
 def test_a_machine_that_dies_after_any_step_of_joining_joins_when_it_is_told_again(
     say: Say, invited: Invited, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -135,7 +120,7 @@ def test_a_machine_that_dies_after_any_step_of_joining_joins_when_it_is_told_aga
     seen: set[str] = set()
     for last in range(1, 100):
         token, here = invited(), tmp_path / str(last)
-        dying = DyingAt(last)
+        dying = Killer(last, KeyboardInterrupt)
         with monkeypatch.context() as patch:
             patch.setattr(failpoints, "observer", dying)
             ended = say("join", token, "--check", "--dir", here).exit_code

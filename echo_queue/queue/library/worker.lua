@@ -89,21 +89,11 @@ local function fresh_lease(run, worker, size, token)
   return tasks, full
 end
 
--- Returns how many tasks of tasks and retry nobody has leased yet.
-local function waiting(run)
-  local tasks = 0
-  for _, stream in ipairs({ 'retry', 'tasks' }) do
-    local group = pairs_of(redis.call('XINFO', 'GROUPS', run.K[stream])[1])
-    tasks = tasks + redis.call('XLEN', run.K[stream]) - group.pending
-  end
-  return tasks
-end
-
 -- Offers what a lease of so many tasks left to one more worker, and to two if those that OFFERED_AT_ONCE workers lease at
 -- once are not all of it. So a few tasks wake few workers, and many wake all of them within a few steps.
-local function offer_on(run, leased)
-  local left = waiting(run)
-  if left > 0 then offer(run, left > OFFERED_AT_ONCE * leased and 2 or 1) end
+local function offer_on(run, taken)
+  local left = redis.call('XLEN', run.K.tasks) + redis.call('XLEN', run.K.retry) - leased(run)
+  if left > 0 then offer(run, left > OFFERED_AT_ONCE * taken and 2 or 1) end
 end
 
 -- Returns a value of `partials` as {oldest, newest, lineage, tokens, mark, segments, bytes, stored}; nil if it is malformed or

@@ -10,16 +10,17 @@
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl
 from xml.etree import ElementTree
 
 import boto3
 import urllib3
+
+from tests.http_server import Asked, Reply, serving
 
 REGION = "eu-central-1"
 KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
@@ -90,37 +91,13 @@ class AwsDouble:
                 DesiredCapacity=0, AvailabilityZones=[f"{REGION}a"],
             )  # fmt: skip
 
-    @contextmanager
-    def serving(self) -> Iterator[str]:
-        """Yields the address of the double."""
-        double = self
+    def serving(self) -> AbstractContextManager[str]:
+        """Serves until the end of the context, which is the address of the double."""
+        return serving(self._reply)
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            wbufsize = -1
-
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                status, text = double.ask(dict(self.headers), body)
-                self.send_response(status)
-                self.send_header("Content-Type", "text/xml")
-                self.send_header("Content-Length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text)
-
-            def log_message(self, format: str, *arguments: object) -> None:
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join(10)
+    def _reply(self, asked: Asked) -> Reply:
+        status, text = self.ask(asked.headers, asked.body)
+        return Reply(status, text, {"Content-Type": "text/xml"})
 
     def ask(self, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
         """Returns the answer to a request, after which instances come up and end as far as it is time."""
@@ -130,7 +107,7 @@ class AwsDouble:
             try:
                 answer = 200, self._answer(words, headers, body)
             except Refused as refused:
-                answer = 400, _error(*refused.args, ec2="/ec2/" in headers["Authorization"])
+                answer = 400, _error(*refused.args, ec2="/ec2/" in headers["authorization"])
             self._advance()
             return answer
 
@@ -160,7 +137,7 @@ class AwsDouble:
                 return self._end(words["InstanceId"], smaller=words["ShouldDecrementDesiredCapacity"] == "true")
             case "CreateOrUpdateTags":
                 self._count_tags(words)
-        forwarded = {key: value for key, value in headers.items() if key not in ("Host", "Content-Length")}
+        forwarded = {key: value for key, value in headers.items() if key not in ("host", "content-length")}
         answer = self._http.request("POST", moto_url(), headers=forwarded, body=body, retries=False, timeout=60.0)
         assert answer.status == 200, answer.data
         if action == "DescribeAutoScalingGroups":

@@ -11,9 +11,7 @@ import pytest
 from echo_queue.fleet.drivers import GroupDriver
 from echo_queue.fleet.drivers.groups.aws import AutoScalingGroups
 from tests.fleet.places.aws_double import KEYS, REGION, AwsDouble
-from tests.fleet.places.place import ENDLESS, Place
-
-POOLS = ("spot", "rest")
+from tests.fleet.places.place import ENDLESS, POOLS, Place
 
 
 class Instances(Place):

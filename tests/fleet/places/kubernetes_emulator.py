@@ -13,14 +13,13 @@ https://github.com/kubernetes/kubernetes/blob/master/pkg/controller/controller_u
 import itertools
 import json
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 from tests.fleet.places.rights import RULES
+from tests.http_server import Asked, Reply, serving
 
 TOKEN = "t0ken"
 COST = "controller.kubernetes.io/pod-deletion-cost"
@@ -74,48 +73,20 @@ class KubernetesEmulator:
         self.pods: dict[str, Pod] = {}
         self._lock = threading.Lock()
 
-    @contextmanager
-    def serving(self) -> Iterator[str]:
-        """Yields the URL of the API server."""
-        emulator = self
+    def serving(self) -> AbstractContextManager[str]:
+        """Serves until the end of the context, which is the URL of the API server."""
+        return serving(self._reply)
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            wbufsize = -1
+    def _reply(self, asked: Asked) -> Reply:
+        status, document = self.ask(asked)
+        return Reply(status, json.dumps(document).encode(), {"Content-Type": "application/json"})
 
-            def answer(self) -> None:
-                length = int(self.headers.get("Content-Length") or 0)
-                body = self.rfile.read(length)
-                status, document = emulator.ask(self.command, self.path, dict(self.headers), body)
-                text = json.dumps(document).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text)
-
-            do_GET = do_PATCH = do_DELETE = do_POST = do_PUT = answer
-
-            def log_message(self, format: str, *arguments: object) -> None:
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join(10)
-
-    def ask(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> tuple[int, object]:
+    def ask(self, asked: Asked) -> tuple[int, object]:
         """Returns the answer to a request, after which the controllers take a turn."""
         with self._lock:
             self.requests += 1
             try:
-                answer = 200, self._answer(method, target, headers, body)
+                answer = 200, self._answer(asked)
             except Refused as refused:
                 status, message = refused.args
                 answer = status, {"kind": "Status", "status": "Failure", "code": status, "message": message}
@@ -166,28 +137,28 @@ class KubernetesEmulator:
 
     # Requests ---------------------------------------------------------------------------------------------------------
 
-    def _answer(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> object:
-        if headers.get("Authorization") != f"Bearer {TOKEN}":
+    def _answer(self, asked: Asked) -> object:
+        method = asked.method
+        if asked.headers.get("authorization") != f"Bearer {TOKEN}":
             raise Refused(401, "Unauthorized")
         for refusal in self.refusals:
             if refusal[0] in ("", method):
                 self.refusals.remove(refusal)
                 raise Refused(refusal[1], "the server has received too many requests")
-        path = urlsplit(target).path
         core, apps = "/api/v1/namespaces/runs/", "/apis/apps/v1/namespaces/runs/"
-        prefix, group = (core, "") if path.startswith(core) else (apps, "apps")
-        resource, _, rest = path.removeprefix(prefix).partition("/")
+        prefix, group = (core, "") if asked.path.startswith(core) else (apps, "apps")
+        resource, _, rest = asked.path.removeprefix(prefix).partition("/")
         name, _, part = rest.partition("/")
         verb = {"GET": "get" if name else "list", "PATCH": "patch", "DELETE": "delete"}.get(method, method.lower())
-        asked = f"{resource}/{part}" if part else resource
-        if not any(group == one and asked == kind and verb in verbs for one, kind, verbs in RULES):
-            raise Refused(403, f'{asked} is forbidden: User "controller" cannot {verb} resource "{asked}"')
-        if method == "PATCH" and headers.get("Content-Type") != "application/merge-patch+json":
+        kind = f"{resource}/{part}" if part else resource
+        if not any(group == one and kind == named and verb in verbs for one, named, verbs in RULES):
+            raise Refused(403, f'{kind} is forbidden: User "controller" cannot {verb} resource "{kind}"')
+        if method == "PATCH" and asked.headers.get("content-type") != "application/merge-patch+json":
             raise Refused(415, "the body of the request was in an unknown format")
-        changes = json.loads(body) if method == "PATCH" else None
-        match asked:
+        changes = json.loads(asked.body) if method == "PATCH" else None
+        match kind:
             case "pods" if verb == "list":
-                return self._list(parse_qs(urlsplit(target).query)["labelSelector"][0])
+                return self._list(asked.query["labelSelector"])
             case "pods":
                 return self._pod(name, changes, deleted=verb == "delete")
             case "configmaps":

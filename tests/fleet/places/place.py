@@ -9,11 +9,12 @@ from typing import Self
 from echo_queue.fleet.drivers import Driver
 from tests.waiting import wait_until
 
+POOLS = ("spot", "rest")
 ENDLESS = ("/bin/sh", "-c", "exec sleep 1000")
 
 
 class Place(ABC):
-    """A place with the pools `spot` and `rest`, which has no machine at the beginning."""
+    """A place with the pools `POOLS`, which has no machine at the beginning."""
 
     @classmethod
     @abstractmethod

@@ -9,9 +9,7 @@ from echo_queue.fleet.drivers import GroupDriver
 from echo_queue.fleet.drivers.groups.kubernetes import Deployments
 from echo_queue.fleet.drivers.groups.kubernetes_api import KubernetesApi
 from tests.fleet.places.kubernetes_emulator import TOKEN, KubernetesEmulator
-from tests.fleet.places.place import ENDLESS, Place
-
-POOLS = ("spot", "rest")
+from tests.fleet.places.place import ENDLESS, POOLS, Place
 
 
 class Pods(Place):

@@ -4,32 +4,17 @@ import secrets
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
-from urllib.parse import parse_qs, urlsplit
+from typing import Any, TypeVar
 
 import orjson
 
+from tests.http_server import Asked, HttpServer, Reply
+
 DEADLINE_S = 120.0
 Server = TypeVar("Server", bound="MetadataServer")
-
-
-class Asked(NamedTuple):
-    method: str
-    path: str
-    query: dict[str, str]
-    headers: dict[str, str]
-    body: bytes
-
-
-class Reply(NamedTuple):
-    status: int
-    body: bytes = b""
-    headers: Mapping[str, str] = MappingProxyType({})
 
 
 class MetadataServer(ABC):
@@ -39,14 +24,8 @@ class MetadataServer(ABC):
         self.asked: list[Asked] = []
         self.broken: Reply | None = None
         self.changed = threading.Condition()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-        self._thread.start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
+        server = HttpServer(self.answer)
+        self.url, self.close = server.url, server.close
 
     @abstractmethod
     def reply(self, asked: Asked) -> Reply:
@@ -66,11 +45,6 @@ class MetadataServer(ABC):
 
         with self.changed:
             assert self.changed.wait_for(enough, DEADLINE_S), f"{path} was not asked for {times} times"
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(timeout=DEADLINE_S)
 
 
 class Ec2(MetadataServer):
@@ -202,27 +176,3 @@ def serving(server: Server) -> Iterator[Server]:
         yield server
     finally:
         server.close()
-
-
-def _handler(server: MetadataServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def _serve(self) -> None:
-            url = urlsplit(self.path)
-            query = {name: values[0] for name, values in parse_qs(url.query).items()}
-            headers = {name.lower(): value for name, value in self.headers.items()}
-            body = self.rfile.read(int(headers.get("content-length", "0")))
-            reply = server.answer(Asked(self.command, url.path, query, headers, body))
-            self.send_response(reply.status)
-            for name, value in {**reply.headers, "Content-Length": str(len(reply.body))}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(reply.body)
-
-        do_GET = do_PUT = do_POST = _serve
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    return Handler

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from echo_queue.config import Preemption
+from tests.http_server import Reply
 from tests.waiting import wait_until
 from tests.workers.preemption.servers import (
     DEADLINE_S,
@@ -17,7 +18,6 @@ from tests.workers.preemption.servers import (
     ComputeEngine,
     Ec2,
     MetadataServer,
-    Reply,
     serving,
 )
 from workers.preemption import metadata, watch

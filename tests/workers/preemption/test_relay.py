@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from echo_queue.config import Preemption
+from tests.http_server import Reply
 from tests.waiting import wait_until
-from tests.workers.preemption.servers import ComputeEngine, Ec2, MetadataServer, Reply, serving
+from tests.workers.preemption.servers import ComputeEngine, Ec2, MetadataServer, serving
 from workers.preemption import source
 from workers.preemption.file import NoticeFile
 from workers.preemption.notice_source import Notice, Recommendation

@@ -64,7 +64,7 @@ class AutoScalingGroups:
             size=found["DesiredCapacity"],
             members=members,
             waiting=tuple(name for _, name in waiting),
-            used=frozenset(notes) | {_name(one) for one in instances},
+            used=(*notes, *map(_name, instances)),
             most=found["MaxSize"],
         )
 
@@ -80,7 +80,7 @@ class AutoScalingGroups:
             ended = sorted((said, name) for name, said in notes.items() if said.startswith(ENDED))
             removed += [name for _, name in ended[:-REMEMBERED]]
         failpoints.step("note machines", partial(self._write_notes, group.pool, written, removed), waiting)
-        return replace(group, waiting=tuple(waiting), used=group.used | set(waiting))
+        return replace(group, waiting=tuple(waiting), used=(*group.used, *waiting))
 
     def name(self, member: Member, group: MachineGroup) -> None:
         tags = [{"Key": NAME, "Value": member.name}]

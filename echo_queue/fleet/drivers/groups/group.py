@@ -38,15 +38,15 @@ class MachineGroup:
     """A pool's machines, oldest first. `size`: as asked for; `most`: the largest that the place takes, None: any.
 
     `waiting`: the names that have no member yet, oldest first. `used`: names that start nothing any more, as far as the
-    place remembers them. `versions`: of the notes and of the size, as they were read; a change of either is refused if
-    they are older than what it is made to.
+    place remembers them, the latest last. `versions`: of the notes and of the size, as they were read; a change of
+    either is refused if they are older than what it is made to.
     """
 
     pool: str
     size: int
     members: tuple[Member, ...] = ()
     waiting: tuple[str, ...] = ()
-    used: frozenset[str] = frozenset()
+    used: tuple[str, ...] = ()
     most: int | None = None
     versions: tuple[str, str] = ("", "")
 

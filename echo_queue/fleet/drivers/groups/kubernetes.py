@@ -95,20 +95,18 @@ class Deployments:
             size=scale.replicas,
             members=tuple(pod.member() for pod in pods),
             waiting=noted.waiting,
-            used=frozenset(noted.used),
+            used=noted.used,
             versions=(notes.version, scale.version),
         )
 
     def note(self, group: MachineGroup, waiting: Sequence[str]) -> MachineGroup:
         path = f"configmaps/{self._deployment(group.pool)}"
-        before = self._parsed(_ConfigMap, self._api.get(CORE, path))
-        used = self._parsed(_Notes, before.notes.encode()).used
-        used = (*used, *(name for name in waiting if name not in used))[-REMEMBERED:]
+        used = (*group.used, *(name for name in waiting if name not in group.used))[-REMEMBERED:]
         notes = orjson.dumps({"waiting": list(waiting), "used": used}).decode()
         changes = {"metadata": {"resourceVersion": group.versions[0]}, "data": {"machines": notes}}
         answer = failpoints.step("note machines", partial(self._api.patch, CORE, path, changes), waiting)
         versions = (self._parsed(_ConfigMap, answer).version, group.versions[1])
-        return replace(group, waiting=tuple(waiting), used=frozenset(used), versions=versions)
+        return replace(group, waiting=tuple(waiting), used=used, versions=versions)
 
     def name(self, member: Member, group: MachineGroup) -> None:
         changes = {"metadata": {"annotations": {NAME: member.name}}}
