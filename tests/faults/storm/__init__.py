@@ -5,8 +5,8 @@
 - The learner is one process, or a launcher with two ranks, each of which is killed and stopped like any other role; a
   rank that is stopped stays so beyond its deadline.
 - Two controllers at times, by a fleet file that changes, rent and dismiss workers besides those of the supervisor.
-- With `--containers` the workers but those of the fleet are containers: compose starts them and gives them their notices, and starts those
-  that were killed again.
+- With `--containers` the workers but those of the fleet are containers: compose starts them and gives them their
+  notices, and starts those that were killed again.
 - After the last kill the run must finish; then `checker` judges whether every promise was kept.
 - The exit code is 0 only if every promise was kept and the logs hold no unexpected traceback. A storm of five minutes
   or more must also have killed often enough and met enough, and the run must have finished within a minute (`summary`);
