@@ -11,6 +11,7 @@ from echo_queue.cli.output import print_json
 from echo_queue.config import Config
 from echo_queue.estimate import Assumptions, RunEstimate, estimate, model_shape
 from echo_queue.estimate.learner_memory import LearnerMemory
+from echo_queue.estimate.training_time import forward_passes
 from echo_queue.estimate.worker_memory import WorkerMemory
 
 Row = tuple[str, str, str]
@@ -94,7 +95,7 @@ def _storage_rows(config: Config, found: RunEstimate) -> Iterator[Row]:
     else:
         for change, size in found.deltas.items():
             yield f"delta, {change * 100:.3g} % changed", _bytes(size), measured
-    yield "anchor", _bytes(found.anchor_bytes), "each time the deltas since the last one come to half of it"
+    yield "anchor", _bytes(found.anchor_bytes), "once the deltas since the last one come to twice its bytes"
 
 
 def _time_rows(config: Config, found: RunEstimate) -> Iterator[Row]:
@@ -103,6 +104,8 @@ def _time_rows(config: Config, found: RunEstimate) -> Iterator[Row]:
     yield "operations per token", _count(found.flops_per_token), length
     yield "tokens of an update", _count(batch.sampled), f"{batch.groups} × {batch.samples} × {batch.sample_tokens:,}"
     rate = f"{found.mfu:.0%} of {found.devices * found.device.flops / 1e12:,.4g} TFLOP/s"
+    if besides := forward_passes(config.learner):
+        yield "forward passes besides", f"{besides:.3g}", "of all tokens of an update, without a gradient"
     yield "T_train", _seconds(found.t_train_s), rate
     steps = f"encode {_seconds(sent.encode_s)}, link {_seconds(sent.transfer_s)}, apply {_seconds(sent.apply_s)}"
     yield "T_bcast", _seconds(sent.total_s), steps

@@ -17,7 +17,7 @@ from echo_queue.cli.joined_workers import placements, work
 from echo_queue.config import Config
 from echo_queue.config.loading import examine, load
 from echo_queue.connections.connect import connect_redis, connect_store
-from echo_queue.connections.redis_errors import PASSWORD_FIX
+from echo_queue.connections.redis_errors import RefusedUserError
 from echo_queue.errors import ConfigError, EchoQueueError, Problem, ServiceError
 from echo_queue.invitation import machine
 from echo_queue.invitation.claiming import claim, refuse_own_keys, refuse_unsafe, revoked, visiting
@@ -142,9 +142,9 @@ def _try_services(config: Config, invitation: Invitation) -> None:
     for connect in (lambda: connect_redis(config, "worker").close(), lambda: connect_store(config, "worker")):
         try:
             connect()
+        except RefusedUserError:
+            raise revoked(invitation) from None
         except EchoQueueError as error:
-            if any(problem.fix == PASSWORD_FIX for problem in error.problems):
-                raise revoked(invitation) from None
             problems += error.problems
     if problems:
         raise ConfigError(*problems)

@@ -28,7 +28,7 @@ from echo_queue.connections.endpoints import (
     services_dir,
     store_endpoint,
 )
-from echo_queue.connections.redis_errors import explain, may_pass
+from echo_queue.connections.redis_errors import RefusedUserError, explain, may_pass, refuses_user
 from echo_queue.connections.secrets import Role
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.launch.server_process import ServerProcess
@@ -55,14 +55,14 @@ def connect_redis(config: Config, role: Role, deadline_s: float = CONNECT_DEADLI
 
     def connect() -> redis.Redis:
         endpoint = redis_endpoint(config, role)
-        client = _open_redis(endpoint)
+        client = _open_redis(endpoint, role)
         if role not in ONLOOKERS:
             try:
                 _require_replicas(client, config.redis)
                 redis_check.check(client, config.redis, config.run.name, role)
             except redis.RedisError as error:
                 client.close()
-                raise _explained(error, endpoint) from None
+                raise _explained(error, endpoint, role) from None
             except ServiceError:
                 client.close()
                 raise
@@ -96,17 +96,19 @@ def connect_store(config: Config, role: Role = "worker", deadline_s: float = CON
         raise away(config, "store.url", error.problems[0].what) from None
 
 
-def _open_redis(endpoint: RedisEndpoint) -> redis.Redis:
+def _open_redis(endpoint: RedisEndpoint, role: Role) -> redis.Redis:
     client = redis_client(endpoint)
     try:
         client.ping()
     except redis.RedisError as error:
         client.close()
-        raise _explained(error, endpoint) from None
+        raise _explained(error, endpoint, role) from None
     return client
 
 
-def _explained(error: redis.RedisError, endpoint: RedisEndpoint) -> ServiceError:
+def _explained(error: redis.RedisError, endpoint: RedisEndpoint, role: Role) -> ServiceError:
+    if refuses_user(error):
+        return RefusedUserError(error, endpoint.url, endpoint.username, role)
     return (Unreachable if may_pass(error) else ServiceError)(explain(error, endpoint.url))
 
 

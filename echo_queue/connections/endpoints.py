@@ -62,7 +62,8 @@ def redis_endpoint(config: Config, role: Role) -> RedisEndpoint:
     """Returns the Redis endpoint for `role`. Raises `ServiceError` if the embedded server never started."""
     if config.redis.url == EMBEDDED:
         address = _read(services_dir(config) / "redis.json", "redis.url")
-        return RedisEndpoint(address["url"], role, generated(services_dir(config)).redis[role])
+        directory = services_dir(config)
+        return RedisEndpoint(address["url"], role, generated(directory).password(role, directory))
     username = config.redis.username.replace("{role}", role)
     return RedisEndpoint(config.redis.url, username, external_redis_password(role=role), config.redis.ca_file)
 

@@ -112,7 +112,7 @@ def unread(facts: RedisFacts, settings: RedisSettings) -> Iterator[Problem]:
         name for name in facts.unread if name not in known and not (name == "appendonly" and settings.durable)
     ]:
         what = f"{', '.join(names)} cannot be read by this user, so nobody here knows whether writes are kept"
-        fix = "allow it `+info` and, where it may know passwords, `+config|get`; or compare with docs/reliability.md"
+        fix = "`echo-queue prepare CONFIG` asks the server as admin; or compare with docs/reliability.md"
         yield Problem(WHERE, what, fix)
 
 

@@ -4,14 +4,16 @@ import redis
 from redis import exceptions
 from redis.sentinel import MasterNotFoundError
 
-from echo_queue.errors import Problem
-
-PASSWORD_FIX = "set redis.username, and ECHO_QUEUE_REDIS_PASSWORD or ECHO_QUEUE_REDIS_PASSWORD_FILE"
+from echo_queue.connections.secrets import Role
+from echo_queue.errors import Problem, ServiceError
 
 # The first match counts: a kind of exception, or the beginning of a server's answer.
 MEANINGS: tuple[tuple[type[Exception] | str, str, str], ...] = (
-    (exceptions.AuthenticationError, "Redis refuses the user or its password", PASSWORD_FIX),
-    ("NOAUTH", "Redis wants a password", PASSWORD_FIX),
+    (
+        exceptions.AuthenticationError,
+        "Redis no longer accepts the user",
+        "compare the server's users with those that `echo-queue redis-users CONFIG` prints",
+    ),
     (
         exceptions.NoPermissionError,
         "Redis does not allow this role to do that",
@@ -27,6 +29,21 @@ MEANINGS: tuple[tuple[type[Exception] | str, str, str], ...] = (
     ("MISCONF", "Redis cannot write to its disk", "free space on it; the server's log says more"),
     ("OOM", "Redis is out of memory", "raise its maxmemory; maxmemory-policy must be noeviction"),
 )
+
+
+class RefusedUserError(ServiceError):
+    """The server refuses the role's user or its password, or wants one."""
+
+    def __init__(self, error: redis.RedisError, url: str, username: str, role: Role) -> None:
+        what = f"Redis refuses the user {username or 'default'} or its password ({url}): {error}"
+        secret = f"ECHO_QUEUE_{role.upper()}_REDIS_PASSWORD"
+        fix = f"this is done as {role}: set {secret} or ECHO_QUEUE_REDIS_PASSWORD (or …_FILE), and redis.username"
+        super().__init__(Problem("redis.url", what, fix))
+
+
+def refuses_user(error: redis.RedisError) -> bool:
+    """Returns whether the server refuses the user or its password, or wants one."""
+    return isinstance(error, exceptions.AuthenticationError) or str(error).startswith("NOAUTH")
 
 
 def explain(error: redis.RedisError, url: str) -> Problem:

@@ -11,7 +11,7 @@
 import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -21,6 +21,7 @@ from echo_queue.atomic_file import write_atomically
 from echo_queue.errors import Problem, ServiceError
 
 Role = Literal["admin", "submitter", "worker", "learner", "monitor", "controller", "celery"]
+FILE = "secrets.json"
 SIGNING_KEY = "ECHO_QUEUE_LEARNER_SIGNING_KEY"
 ENGINE_KEY = "ECHO_QUEUE_HTTP_API_KEY"
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -41,20 +42,32 @@ class GeneratedSecrets:
     redis: dict[Role, str]
     store: StoreKeys
 
+    def password(self, role: Role, directory: Path) -> str:
+        """Returns the role's password. Raises `ServiceError` if the services have not run since the role exists."""
+        if role in self.redis:
+            return self.redis[role]
+        raise ServiceError(
+            Problem(
+                str(directory / FILE),
+                f"has no password for {role}, since an earlier release of echo-queue made it",
+                "start the services once with this release (`echo-queue services CONFIG`, or `run`)",
+            )
+        )
+
 
 def generated(directory: Path) -> GeneratedSecrets:
     """Reads `secrets.json` in a services directory. Raises `ServiceError` if no service ever started there."""
-    path = directory / "secrets.json"
+    path = directory / FILE
     try:
         values = orjson.loads(path.read_bytes())
-        return GeneratedSecrets({role: values["redis"][role] for role in ROLES}, StoreKeys(**values["store"]))
+        return GeneratedSecrets(dict(values["redis"]), StoreKeys(**values["store"]))
     except OSError as error:
         raise ServiceError(
             Problem(
                 str(path), f"cannot be read: {error.strerror}", "start `echo-queue services CONFIG` first, as this user"
             )
         ) from None
-    except (orjson.JSONDecodeError, KeyError, TypeError):
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
         raise ServiceError(
             Problem(str(path), "is damaged", "delete it and restart the services; the data is kept")
         ) from None
@@ -65,29 +78,17 @@ def generate(directory: Path) -> GeneratedSecrets:
 
     A run of an earlier release lacks the passwords of roles that have come since.
     """
-    path = directory / "secrets.json"
+    path = directory / FILE
     if path.exists():
-        _add_roles(path)
+        known = generated(directory)
     else:
         directory.mkdir(parents=True, exist_ok=True)
-        values = {
-            "redis": {role: secrets.token_urlsafe(24) for role in ROLES},
-            # rclone refuses short access keys; 20 characters is what AWS uses.
-            "store": {"access_key": secrets.token_hex(10).upper(), "secret_key": secrets.token_hex(20)},
-        }
-        write_atomically(path, orjson.dumps(values, option=orjson.OPT_INDENT_2), "secrets", mode=0o600)
-    return generated(directory)
-
-
-def _add_roles(path: Path) -> None:
-    try:
-        values = orjson.loads(path.read_bytes())
-        lacking = {role: secrets.token_urlsafe(24) for role in ROLES if role not in values["redis"]}
-    except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
-        return  # `generated` says what is wrong
-    if lacking:
-        values["redis"] |= lacking
-        write_atomically(path, orjson.dumps(values, option=orjson.OPT_INDENT_2), "secrets", mode=0o600)
+        # rclone refuses short access keys; 20 characters is what AWS uses.
+        known = GeneratedSecrets({}, StoreKeys(secrets.token_hex(10).upper(), secrets.token_hex(20)))
+    if lacking := {role: secrets.token_urlsafe(24) for role in ROLES if role not in known.redis}:
+        known = replace(known, redis=known.redis | lacking)
+        write_atomically(path, orjson.dumps(known, option=orjson.OPT_INDENT_2), "secrets", mode=0o600)
+    return known
 
 
 def external_redis_password(environ: Mapping[str, str] = os.environ, role: Role | None = None) -> str | None:

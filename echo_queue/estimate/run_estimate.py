@@ -15,6 +15,7 @@ from echo_queue.estimate.training_time import (
     batch_of,
     flops_of_update,
     flops_per_token,
+    forward_passes,
     generation_s,
     t_gen_s,
     t_train_s,
@@ -83,7 +84,7 @@ def estimate(config: Config, shape: ModelShape, assumed: Assumptions | None = No
     machine, batch = device(name, config.learner_threads), batch_of(config, assumed.mean_tokens)
     tokens_per_s = assumed.tokens_per_s or config.rollout.tokens_per_s
     lora = lora_shape(config.model.lora, shape)
-    flops = flops_of_update(shape, batch, lora)
+    flops = flops_of_update(shape, batch, lora, forward_passes(config.learner))
     train_s = t_train_s(flops, machine, devices, assumed.mfu)
     sent, gen_s = broadcast(config, shape, assumed.change, assumed.link_gbit), t_gen_s(config, tokens_per_s)
     made_s = generation_s(config, batch, tokens_per_s)

@@ -5,19 +5,22 @@
   al., arXiv 2204.02311, appendix B). Causal attention has half of the pairs of a square.
 - With LoRA (`learner.model.lora.merged_linear`) no gradient of a weight is computed, which leaves 4 for each weight;
   each parameter of an adapter costs 4 more: its gradient is two products with the rank. Merging is left out.
+- Some settings need forward passes besides, of 2 for each weight and 4 in the attention (`forward_passes`). What
+  activation checkpointing computes again is not counted, as a share of the peak (MFU) never counts it.
 - A layer with a window has no pairs beyond it.
 - A group's prompt is computed once for all of its samples (`learner.micro_batches`), the head at sampled tokens only.
 """
 
 from dataclasses import dataclass
 
-from echo_queue.config import Config
+from echo_queue.config import Config, Learner
 from echo_queue.estimate.devices import Device
 from echo_queue.estimate.lora import LoraShape
 from echo_queue.estimate.model_shape import ModelShape
 
 MATMUL, ATTENTION = 6, 12
 FROZEN_MATMUL, ADAPTER = 4, 4
+FORWARD_MATMUL, FORWARD_ATTENTION = 2, 4
 
 
 @dataclass(frozen=True)
@@ -47,15 +50,26 @@ def flops_per_token(shape: ModelShape, length: int, lora: LoraShape | None = Non
     return linear + ATTENTION * shape.queries * _pairs(shape, 0, length) / length
 
 
-def flops_of_update(shape: ModelShape, batch: Batch, lora: LoraShape | None = None) -> float:
-    """Returns the operations of one update, each prompt counted once."""
+def forward_passes(settings: Learner) -> float:
+    """Returns how many times the tokens of an update pass the model without a gradient.
+
+    They do so once for the KL term's base model, once for M2PO's limit, and for decoupled PPO's proximal policy in all
+    mini-batches but the first (`learner.passes`).
+    """
+    proximal = (settings.mini_batches - 1) / settings.mini_batches if settings.needs_proximal else 0.0
+    return (settings.kl > 0) + settings.needs_second_moment + proximal
+
+
+def flops_of_update(shape: ModelShape, batch: Batch, lora: LoraShape | None = None, forward: float = 0.0) -> float:
+    """Returns the operations of one update, each prompt counted once, with `forward` passes besides the training's."""
     prompts = batch.groups * batch.prompt_tokens
     body, head = shape.matmul - shape.embedding, shape.embedding
     of_sample = _pairs(shape, batch.prompt_tokens, batch.sample_tokens)
     pairs = batch.groups * (_pairs(shape, 0, batch.prompt_tokens) + batch.samples * of_sample)
-    linear = (FROZEN_MATMUL if lora else MATMUL) * (body * (prompts + batch.sampled) + head * batch.sampled)
-    linear += ADAPTER * lora.parameters * (prompts + batch.sampled) if lora else 0
-    return linear + ATTENTION * shape.queries * pairs
+    products = body * (prompts + batch.sampled) + head * batch.sampled
+    trained = (FROZEN_MATMUL if lora else MATMUL) * products + ATTENTION * shape.queries * pairs
+    adapters = ADAPTER * lora.parameters * (prompts + batch.sampled) if lora else 0
+    return trained + adapters + forward * (FORWARD_MATMUL * products + FORWARD_ATTENTION * shape.queries * pairs)
 
 
 def _pairs(shape: ModelShape, before: int, tokens: int) -> float:

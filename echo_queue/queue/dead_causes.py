@@ -17,7 +17,10 @@ FIRST_DEAD = 3
 """The number of prompts that die before any group is completed at which the run ends."""
 LOOKED_AT = 1000
 """The number of dead tasks whose reasons are read."""
-FIX = "fix the cause; `echo-queue run` then tries them again by itself, elsewhere `echo-queue revive` does"
+FIX = (
+    "fix the cause; `echo-queue run` then tries them again by itself; elsewhere restart the workers, which still run "
+    "the old code, and then `echo-queue revive CONFIG`"
+)
 
 
 class DeadCause(NamedTuple):

@@ -206,6 +206,7 @@ def test_sentinel_leads_to_the_master(configure: Configure, tmp_path: Path) -> N
         (redis.TimeoutError("Timeout reading from socket"), "firewall", True),
         (redis.exceptions.NoPermissionError("no permissions"), "rights", False),
         (redis.ConnectionError("Connection refused"), "start it", True),
+        (redis.AuthenticationError("user is disabled"), "no longer accepts", False),
     ],
 )
 def test_each_failure_of_redis_has_its_fix(error: redis.RedisError, word: str, passing: bool) -> None:

@@ -14,6 +14,10 @@ def test_a_run_of_an_earlier_release_gets_the_passwords_that_it_lacks_and_keeps_
     values = orjson.loads(path.read_bytes())
     del values["redis"]["controller"]
     path.write_bytes(orjson.dumps(values))
+    old = generated(tmp_path)
+    assert old.password("monitor", tmp_path) == before.redis["monitor"]
+    with pytest.raises(ServiceError, match="no password for controller, since an earlier release"):
+        old.password("controller", tmp_path)
     after = generate(tmp_path)
     assert set(after.redis) == set(ROLES) and after.redis["controller"] not in before.redis.values()
     assert {role: after.redis[role] for role in values["redis"]} == values["redis"]

@@ -12,7 +12,7 @@ from echo_queue.errors import ConfigError
 from echo_queue.estimate import Assumptions, estimate, shape_of
 from echo_queue.estimate.devices import device, learner_is_on_cpu
 from echo_queue.estimate.lag import lag
-from echo_queue.estimate.training_time import Batch, flops_of_update, flops_per_token
+from echo_queue.estimate.training_time import Batch, flops_of_update, flops_per_token, forward_passes
 from echo_queue.estimate.transfer import ANCHOR_BYTES, broadcast, bytes_per_change, delta_bytes
 from echo_queue.estimate.worker_memory import worker_memory
 from echo_queue.weights.delta.encode import encode
@@ -141,6 +141,24 @@ def test_a_window_leaves_out_keys_and_pairs_beyond_it() -> None:
     batch = Batch(1, 3, 100, 1_000)
     beyond = 2 * 3 * sum(max(0, place - 300) for place in range(101, 1_101))
     assert flops_of_update(full, batch) - flops_of_update(windowed, batch) == pytest.approx(12 * 8 * beyond, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("settings", "passes"),
+    [
+        ({}, 0),
+        ({"kl": 0.1}, 1),
+        ({"kl": 0.1, "correction": {"preset": "m2po"}}, 2),
+        ({"correction": {"preset": "decoupled-ppo"}}, 0),  # in one step the policy is its own proximal one
+        ({"correction": {"preset": "decoupled-ppo"}, "mini_batches": 4}, 3 / 4),
+    ],
+)
+def test_a_forward_pass_besides_costs_a_third_of_a_pass_that_trains(settings: dict[str, Any], passes: float) -> None:
+    usual, long = estimate(long_run(), shape("qwen3-8b")), long_run(learner=settings)
+    assert forward_passes(long.learner) == passes
+    found = estimate(long, shape("qwen3-8b"))
+    assert found.flops_of_update == pytest.approx((1 + passes / 3) * usual.flops_of_update)
+    assert found.t_train_s == pytest.approx((1 + passes / 3) * usual.t_train_s)
 
 
 TIMES = {"t_train_s": 65.0, "t_bcast_s": 12.0, "t_gen_s": 100.0}
