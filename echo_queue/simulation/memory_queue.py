@@ -14,7 +14,7 @@ from echo_queue.queue import RunRules, staleness_rules
 from echo_queue.simulation.tier import Counts, Drained, Leased, Outcome, tokens_of
 
 ADMIT_MAX = 500
-DRAIN_MAX, RETURN_MAX, CANCEL_MAX = 128, 16, 32
+DRAIN_MAX, RETURN_MAX, CANCEL_MAX = 64, 16, 32
 """The steps of `backlog.lua` and `learner.lua`."""
 HANDED_BACK_MS = -2
 """The end of a lease that is over before its time."""

@@ -15,6 +15,14 @@ def test_a_task_is_held_by_one_worker_at_a_time(queue: Clients) -> None:
     assert harness.lease(3, "w3") == ()
 
 
+def test_two_runs_on_one_server_keep_to_their_own_tasks(queue: Clients) -> None:
+    runs = [QueueHarness(Clients(queue.client, f"{queue.run}-{name}"), prompts=4) for name in ("first", "second")]
+    for _ in range(2):
+        for harness in runs:  # the server serves them in turns
+            harness.complete(harness.lease(2))
+    assert [len(harness.drain(4).groups) for harness in runs] == [4, 4]
+
+
 def test_a_lease_says_what_the_worker_needs_to_know(queue: Clients) -> None:
     harness = QueueHarness(queue)
     answer = harness.leased(1)

@@ -2,7 +2,7 @@
 -- that may find much to do does one step of it, so that Redis never serves one caller for long.
 
 -- Groups that one step hands out; groups that it sends back, each with its payload; tasks in flight that it sends back.
-local DRAIN_MAX, RETURN_MAX, CANCEL_MAX = 128, 16, 32
+local DRAIN_MAX, RETURN_MAX, CANCEL_MAX = 64, 16, 32
 
 local function too_late(run, group)
   return run.v - group.oldest > run.s
@@ -39,8 +39,8 @@ end
 -- Returns the fields of the group at that entry of replay; nil if it is not the task's: somebody's words, and no group. Where
 -- other words stand in `open` in place of the group's, they are mended.
 local function group_at(run, id, entry)
-  local stream, place, rest = place_of(run, id)
-  if stream == 'replay' and place == entry then return made(rest) end
+  local stream, place, _, known = place_of(run, id)
+  if known and place == entry then return known end
   if redis.call('HEXISTS', run.K.open, id) == 0 or is_at_home(run, id, stream, place) then return nil end
   local group = restore_group(run, id, entry)
   if group then note_forged(run) end
@@ -207,9 +207,9 @@ end
 -- learner's own account of what it has in hand is believed, then `open` if the task lies there. Returns nil if it lies at
 -- neither.
 local function true_place(run, id, text)
-  local stream, entry, rest = place_in(text)
-  if stream == 'replay' and redis.call('ZSCORE', run.K.in_hand, entry .. ' ' .. id) then return stream, entry, rest end
-  if is_at_home(run, id, stream, entry) then return stream, entry, rest end
+  local stream, entry, rest, group = place_in(text)
+  if group and redis.call('ZSCORE', run.K.in_hand, entry .. ' ' .. id) then return stream, entry, rest, group end
+  if is_at_home(run, id, stream, entry) then return stream, entry, rest, group end
   note_forged(run)
   for _, member in ipairs(redis.call('ZRANGE', run.K.in_hand, 0, -1)) do
     if member:sub(-#id - 1) == ' ' .. id and restore_group(run, id, member:match('^%S+')) then return place_of(run, id) end
@@ -234,10 +234,10 @@ local function settle(run, ids, refs)
     if not texts[at] then
       redis.call('SADD', run.K.settled_ids, id)
     else
-      local stream, entry, rest = true_place(run, id, texts[at])
+      local stream, entry, _, group = true_place(run, id, texts[at])
       opened[#opened + 1] = id
-      if stream == 'replay' then
-        if made(rest).in_store then refs[#refs + 1] = ref_of(id, read(run, stream, entry) or {}) end
+      if group then
+        if group.in_store then refs[#refs + 1] = ref_of(id, read(run, stream, entry) or {}) end
         entries[#entries + 1], members[#members + 1] = entry, entry .. ' ' .. id
       elseif stream then
         elsewhere[#elsewhere + 1] = { stream, entry, id }
@@ -431,10 +431,10 @@ end
 local function bury_bad_group(keys, args)
   local run = open_run(keys)
   fence(run, args[1])
-  local stream, entry, rest = place_of(run, args[2])
-  if stream ~= 'replay' or entry ~= args[3] then return { 0 } end
+  local stream, entry, _, group = place_of(run, args[2])
+  if not group or entry ~= args[3] then return { 0 } end
   count(run, 'bad_' .. args[5])
-  return { 1, bury_task(run, args[2], stream, entry, nil, args[4]:sub(-REASON_MAX_BYTES), made(rest).worker) }
+  return { 1, bury_task(run, args[2], stream, entry, nil, args[4]:sub(-REASON_MAX_BYTES), group.worker) }
 end
 
 -- args: lineage id entry. Sends back the group at that entry of replay, which was made under limits that the run no longer

@@ -5,10 +5,10 @@
 -- buried, because it may be in an update already. A worker that has the task in hand cannot complete it any more.
 local function bury(keys, args)
   local run = open_run(keys)
-  local stream, entry, rest = place_of(run, args[1])
+  local stream, entry, _, group = place_of(run, args[1])
   if not stream or stream == 'dead' then return { 0 } end
-  if stream == 'replay' and not redis.call('ZSCORE', run.K.ready, entry .. ' ' .. args[1]) then return { 0 } end
-  local sender = stream == 'replay' and made(rest).worker or ''
+  if group and not redis.call('ZSCORE', run.K.ready, entry .. ' ' .. args[1]) then return { 0 } end
+  local sender = group and group.worker or ''
   local ref = bury_task(run, args[1], stream, entry, nil, args[2]:sub(-REASON_MAX_BYTES), sender)
   local now, place = place_of(run, args[1])
   if now == 'dead' then redis.call('HSET', run.K.open, args[1], 'dead ' .. place .. BY_HAND) end

@@ -158,6 +158,13 @@ local function pairs_of(flat)
   return fields
 end
 
+-- Returns one value of such a flat list, without a table of all of them; nil if there is none of that name.
+local function value_of(flat, name)
+  for place = 1, #flat, 2 do
+    if flat[place] == name then return flat[place + 1] end
+  end
+end
+
 local function hash(key)
   return pairs_of(redis.call('HGETALL', key))
 end
@@ -167,9 +174,19 @@ local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
+-- The keys that most moves use. They are joined once for the run that was served last, because a move names 20 of them. No
+-- other key is remembered, since a worker's words are in some.
+local REMEMBERED = { 'state', 'rules', 'published', 'stats', 'tallies', 'tasks', 'retry', 'replay', 'open', 'leases', 'in_flight',
+  'awaited', 'consumers', 'partials', 'ready', 'in_hand', 'failures', 'settled_ids', 'idle' }
+local last_keys, last_prefix
+
 -- K.tasks is the key of `tasks`, K['set:a'] that of `set:a`.
 local function keys_under(prefix)
-  return setmetatable({}, { __index = function(_, name) return prefix .. name end })
+  if prefix ~= last_prefix then
+    last_keys, last_prefix = setmetatable({}, { __index = function(_, name) return prefix .. name end }), prefix
+    for _, name in ipairs(REMEMBERED) do last_keys[name] = prefix .. name end
+  end
+  return last_keys
 end
 
 -- A key outside the run's prefix, so that a role that may read everything under the prefix cannot read it.
@@ -414,13 +431,14 @@ local function made(rest)
   }
 end
 
--- Returns the place that a text of `open` names: stream, entry, and the text behind it; nil if it names none. A worker's user
--- may write any words into `open`: those of another form are no place.
+-- Returns the place that a text of `open` names: stream, entry, the text behind it, and what that says of a group in replay;
+-- nil if it names none. A worker's user may write any words into `open`: those of another form are no place.
 local function place_in(text)
   local stream, entry, rest = (text or ''):match('^(%a+) (%S+)(.*)$')
   if not stream or not STREAMS[stream] or not is_entry(entry) then return nil end
-  if stream == 'replay' and not made(rest) then return nil end
-  return stream, entry, rest
+  if stream ~= 'replay' then return stream, entry, rest end
+  local group = made(rest)
+  if group then return stream, entry, rest, group end
 end
 
 -- Returns the place of an open task as `place_in` does; nil if it is not open.
@@ -490,8 +508,9 @@ end
 
 -- Drops the partial rollout of a task that has left tasks and retry, or that starts from scratch. Returns 1 if it had one.
 local function drop_partial(run, id)
-  local text, key = redis.call('HGET', run.K.partials, id), run.K['segments:' .. id]
+  local text = redis.call('HGET', run.K.partials, id)
   if not text then return 0 end
+  local key = run.K['segments:' .. id]
   if text:sub(-2) ~= ' 0' then
     local objects = {}
     for _, element in ipairs(redis.call('LRANGE', key, 0, SEGMENTS_MAX)) do

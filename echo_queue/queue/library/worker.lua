@@ -77,7 +77,7 @@ local function fresh_lease(run, worker, size, token)
       local task = next_task(run, worker, stream)
       if not task then break end
       tasks[#tasks + 1], note[#note + 1] = task, stream .. ' ' .. task[2]
-      full = #tasks == size or pairs_of(task[3]).long == '1'
+      full = #tasks == size or value_of(task[3], 'long') == '1'
     end
   end
   if #tasks > 0 then
@@ -148,21 +148,22 @@ local function lease(keys, args)
     tasks = repeat_lease(run, worker, token)
     if not tasks then tasks, more = fresh_lease(run, worker, size, token) end
   end
-  local ends, versions, awaited = {}, {}, {}
+  local ends, versions, awaited, ends_at = {}, {}, {}, lease_end(run)
   for place, task in ipairs(tasks) do
-    local fields = pairs_of(task[3])
+    local words = task[3]
+    local id = value_of(words, 'id')
     -- Weights older than v − S are too late by now; newer ones than published cannot be had, which matters
     -- when the learner restarted at an older version than the one this task was tagged for.
-    local needs = math.min(run.published, math.max(tonumber(fields.min_pv), run.v - run.s))
-    local partial = partial_to_continue(run, fields.id)
+    local needs = math.min(run.published, math.max(tonumber(value_of(words, 'min_pv')), run.v - run.s))
+    local partial = partial_to_continue(run, id)
     local oldest, newest = partial[1], partial[2]
     -- No worker may continue a partial with weights older than its newest token.
     task[4], task[5] = math.max(needs, newest or 0), partial
     local begins = left_behind and run.published or math.max(version, needs)
-    ends[2 * place - 1], ends[2 * place] = lease_end(run), fields.id
-    versions[2 * place - 1], versions[2 * place] = oldest or begins, fields.id
-    if tonumber(fields.late) > 0 then
-      awaited[#awaited + 1], awaited[#awaited + 2] = oldest or begins, fields.id
+    ends[2 * place - 1], ends[2 * place] = ends_at, id
+    versions[2 * place - 1], versions[2 * place] = oldest or begins, id
+    if tonumber(value_of(words, 'late')) > 0 then
+      awaited[#awaited + 1], awaited[#awaited + 2] = oldest or begins, id
     end
   end
   call_for_all('ZADD', run.K.leases, ends)
@@ -267,10 +268,9 @@ end
 
 local function complete_one(run, worker, group)
   local id, oldest, newest, lineage = group.id, group.oldest, group.newest, group.lineage
-  local stream, entry, rest = place_of(run, id)
+  local stream, entry, rest, first = place_of(run, id)
   if not stream then return 'unknown' end
-  if stream == 'replay' then
-    local first = made(rest)
+  if first then
     return first.worker == worker and first.attempt == group.attempt and 'repeated' or 'duplicate'
   end
   if stream == 'dead' and rest == BY_HAND then return 'dead' end
