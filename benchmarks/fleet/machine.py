@@ -78,9 +78,14 @@ def run_machine(config_path: Path, name: str, plan: Plan, notice: Path, boot_s: 
     os.dup2(output, 2)
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {name} %(name)s: %(message)s", stream=sys.stderr)
     disable_progress_bar()  # its locks would outlive a process that is killed
-    config, shutdown = load(config_path), Shutdown()
+    shutdown = Shutdown()
     on_signals(shutdown)
     watch(Preemption(watch="file", file=notice, poll_s=POLL_S), shutdown)
+    work_at_pace(load(config_path), name, plan, shutdown)
+
+
+def work_at_pace(config: Config, name: str, plan: Plan, shutdown: Shutdown) -> None:
+    """Runs a rollout worker with a paced engine until the run is finished or `shutdown` is set."""
     scorer = Scorer(config.environment)
     try:
         work(
