@@ -13,7 +13,7 @@ spare_scipy()
 import learner.training_loop, workers.engines.transformers, workers.worker
 from transformers.models.qwen3 import modeling_qwen3
 
-assert "scipy" not in sys.modules
+assert "scipy.optimize" not in sys.modules
 import scipy.optimize
 """
 
