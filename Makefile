@@ -22,7 +22,7 @@ help:
 	@echo "make run-vllm   the same with vLLM workers, on CPUs"
 	@echo "make install    create $(VENV) with everything that development needs"
 	@echo "make test       each promise once, in minutes: what a newcomer runs to see that all is well"
-	@echo "make test-fast  what takes seconds, on Valkey and rclone alone"
+	@echo "make test-fast  what takes less than a second each, on Valkey and rclone alone"
 	@echo "make test-vllm  the tests of the engines in an environment with vLLM"
 	@echo "make proof      hours: what is exhaustive. Its parts:"
 	@echo "  make storm         kill every role at random for ten minutes (SEED=... DURATION=seconds)"

@@ -3,7 +3,8 @@
 Rollout workers (real processes with the transformers engine, at a fixed pace) generate groups with heavy-tailed lengths
 from a real queue, whose learner publishes new weights after each batch. One worker in every `--every` seconds is killed
 with SIGKILL, and after `--boot` seconds another machine takes its place. *wasted* counts tokens that were sampled and
-are in no group that reached the learner. A second run gives a notice of `--notice` seconds before each kill.
+are in no group that reached the learner. A second run gives a notice of `--notice` seconds before each kill; in a third
+one the worker is dismissed as a fleet's controller does it: half of that time to rest, half of it to leave.
 
     python -m benchmarks.preemption [--groups 128] [--every 20] [--rounds 1] [--json]
 
@@ -25,6 +26,7 @@ from benchmarks.fleet.run import Run, running
 from benchmarks.fleet.trace import Trace
 from benchmarks.laboratory import machine
 from benchmarks.verdict import print_verdict
+from echo_queue.queue import Caller, FleetQueue, WorkerOrder
 
 WASTE_TARGET = 0.05
 NEVER_S = 1e6
@@ -36,12 +38,36 @@ DEADLINE_S = 900.0
 
 @dataclass(frozen=True)
 class Arm:
-    """The settings of a run. `progress_s`: interval of storing partial rollouts; `notice_s`: None kills at once."""
+    """The settings of a run. `progress_s`: interval of storing partial rollouts; `notice_s`: None kills at once.
+
+    `dismissed`: the notice comes from a controller, through the queue.
+    """
 
     name: str
     groups: int
     progress_s: float
     notice_s: float | None = None
+    dismissed: bool = False
+
+
+class Dismissals:
+    """The orders of a controller: a worker hears that it should rest, and after `half_s` that it should leave."""
+
+    def __init__(self, queue: FleetQueue, half_s: float) -> None:
+        self._queue = queue
+        self._half_s = half_s
+        self._resting: list[tuple[float, str]] = []
+        queue.lead(DEADLINE_S)
+
+    def begin(self, worker: str) -> None:
+        self._queue.order(WorkerOrder("rest"), [worker])
+        self._resting.append((time.monotonic() + self._half_s, worker))
+
+    def sweep(self) -> None:
+        """Tells those to leave that have rested for long enough."""
+        due = [one for one in self._resting if one[0] <= time.monotonic()]
+        self._resting = [one for one in self._resting if one not in due]
+        self._queue.order(WorkerOrder("leave", self._half_s), [worker for _, worker in due])
 
 
 @dataclass(frozen=True)
@@ -95,6 +121,8 @@ def run_arm(arm: Arm, trace: Trace, options: argparse.Namespace) -> Outcome:
 
 def _run_arm(run: Run, fleet: Fleet, arm: Arm, losses: Iterator[tuple[float, int]]) -> Outcome:
     run.submit(arm.groups)
+    caller = Caller.connect(run.harness.config, "controller", DEADLINE_S)
+    dismissals = Dismissals(FleetQueue(caller), (arm.notice_s or 0.0) / 2)
     before, began = machine.now(), time.monotonic()
     due_s, place = next(losses)
     while run.groups < arm.groups:
@@ -102,9 +130,10 @@ def _run_arm(run: Run, fleet: Fleet, arm: Arm, losses: Iterator[tuple[float, int
         if passed_s > DEADLINE_S:
             raise TimeoutError(f"{run.groups} of {arm.groups} groups within {DEADLINE_S:g} s")
         if passed_s >= due_s:
-            fleet.take(place, arm.notice_s)
+            fleet.take(place, arm.notice_s, dismissals.begin if arm.dismissed else None)
             due_s, place = next(losses)
         fleet.sweep()
+        dismissals.sweep()
         run.turn()
         time.sleep(LEARNER_S)
     seconds, busy = time.monotonic() - began, machine.busy_share(before)
@@ -148,6 +177,13 @@ def arms(options: argparse.Namespace) -> tuple[Arm, ...]:
         Arm("without migration", options.groups, NEVER_S),
         Arm("with migration", options.groups, options.progress),
         Arm(f"notice of {options.notice:g} s", options.notice_groups, options.progress, options.notice),
+        Arm(
+            f"dismissal in {options.notice:g} s",
+            options.notice_groups,
+            options.progress,
+            options.notice,
+            dismissed=True,
+        ),
     )
 
 
@@ -186,13 +222,14 @@ def _rate(outcomes: Sequence[Outcome], what: str) -> float:
 
 
 def targets_of(figures: Figures, options: argparse.Namespace) -> dict[str, bool]:
-    without, with_migration, noticed = (figures.wasted_share[arm.name] for arm in arms(options))
-    notices = [one for one in figures.outcomes if one.arm == arms(options)[2].name]
+    without, with_migration, noticed, dismissed = (figures.wasted_share[arm.name] for arm in arms(options))
+    notices, dismissals = ([one for one in figures.outcomes if one.arm == arm.name] for arm in arms(options)[2:])
     return {
         f"with migration at most {WASTE_TARGET:.0%} of the tokens are wasted": with_migration <= WASTE_TARGET,
         "without it more are, so the kills are real": without > with_migration,
         f"a notice of {options.notice:g} s loses no token": noticed == 0 and all(one.taken for one in notices),
-        "who was given notice left in time": not any(one.overdue for one in notices),
+        "a dismissal by the controller loses no token": dismissed == 0 and all(one.taken for one in dismissals),
+        "who was told left in time": not any(one.overdue for one in (*notices, *dismissals)),
         "migration is not slower": figures.tokens_ratio >= 1,
         "the identity holds": all(one.identity for one in figures.outcomes),
     }

@@ -6,6 +6,9 @@ the same client in batches of the same size: pipelined XADD of as many tasks as 
 lease's number, pipelined XADD of the encoded groups, XREADGROUP of a batch, XACK and XDEL of both. Nothing is checked,
 counted, leased or encoded there. PipelineRL's own way through Redis (`pipeline_rl.py`) takes the same groups, in its
 encoding and on a server that writes nothing to disk. Rounds are interleaved; the figures are medians.
+
+Last, what the server takes for signs of life: the fields of heartbeats that controllers of fleets read, of 32 workers
+that beat once in a second, and the sweep by which a learner is heard, beside what it takes for groups in that second.
 """
 
 import argparse
@@ -21,7 +24,7 @@ from typing import Any
 import numpy as np
 import redis
 
-from benchmarks import pipeline_rl
+from benchmarks import heartbeats, pipeline_rl
 from benchmarks.verdict import print_verdict
 from echo_queue.queue import (
     Caller,
@@ -41,6 +44,7 @@ from echo_queue.services.redis_server import RedisServer
 
 SAMPLES, PROMPT_TOKENS, NEW_TOKENS = 8, 256, 1024
 TARGET_RATIO, TARGET_PIPELINE_RL, TARGET_BYTES = 0.6, 2.0, 80_000
+TARGET_SIGNS = 0.01
 NO_FILE = ("--appendonly", "no")
 UPDATE = bytes(800)
 """As many bytes as an update's metrics have."""
@@ -62,6 +66,11 @@ class Figures:
     """Ours divided by PipelineRL's."""
     bytes_per_group: int
     """Bytes sent to the server over all moves of a group."""
+    group_us: float
+    """Microseconds of the server for all moves of a group."""
+    signs_of_life: heartbeats.SignsOfLife
+    signs_share: float
+    """What a controller's fields and the learner's sweep take of the server, divided by what groups take of it."""
 
 
 def group(task: Task, rng: np.random.Generator) -> Group:
@@ -160,14 +169,16 @@ def measure(server: RedisServer, unsafe: RedisServer, *, groups: int, batch: int
         payloads = [encode(template) for template in templates]
         texts = [pipeline_rl.texts_of(template) for template in templates]
         times: dict[str, list[float]] = {"ours": [], "ceiling": [], "pipeline_rl": []}
-        sent = 0
+        sent, group_us = 0, list[float]()
         for number in range(rounds + 1):
-            before = _received(client)
+            before, served_us = _received(client), heartbeats.served_us(client)
             times["ours"].append(ours(client, f"ours-{number}", templates, batch, lease))
             sent = _received(client) - before
+            group_us.append((heartbeats.served_us(client) - served_us) / groups)
             times["ceiling"].append(ceiling(client, f"bare-{number}", payloads, batch, lease))
             times["pipeline_rl"].append(pipeline_rl.seconds(unsafe_client, f"theirs-{number}", texts, batch))
         rate = {name: groups / statistics.median(taken[1:]) for name, taken in times.items()}
+        signs, us = heartbeats.measure(client, f"ours-{rounds}"), statistics.median(group_us[1:])
     return Figures(
         server=f"{version.get('server_name', 'redis')} {version.get('valkey_version', version['redis_version'])}",
         groups=groups,
@@ -179,6 +190,9 @@ def measure(server: RedisServer, unsafe: RedisServer, *, groups: int, batch: int
         ratio=round(rate["ours"] / rate["ceiling"], 3),
         pipeline_rl_ratio=round(rate["ours"] / rate["pipeline_rl"], 2),
         bytes_per_group=sent // groups,
+        group_us=round(us, 1),
+        signs_of_life=signs,
+        signs_share=round(signs.added_us_per_s / (us * rate["ours"]), 5),
     )
 
 
@@ -215,6 +229,8 @@ def main() -> int:
         f"at least {TARGET_PIPELINE_RL} × PipelineRL's groups per second": figures.pipeline_rl_ratio
         >= TARGET_PIPELINE_RL,
         f"at most {TARGET_BYTES} bytes a group": figures.bytes_per_group <= TARGET_BYTES,
+        f"signs of life for controllers take {TARGET_SIGNS:.0%} of what groups take": figures.signs_share
+        <= TARGET_SIGNS,
     }
     if args.json:
         print_verdict(figures, targets)
@@ -226,7 +242,8 @@ def main() -> int:
             f"  PipelineRL    {figures.pipeline_rl_groups_per_s:10,.0f} groups/s, nothing on disk\n"
             f"  ratio         {figures.ratio:10.2f}   (target ≥ {TARGET_RATIO})\n"
             f"  to PipelineRL {figures.pipeline_rl_ratio:10.2f}   (target ≥ {TARGET_PIPELINE_RL})\n"
-            f"  sent          {figures.bytes_per_group:10,} bytes/group   (target ≤ {TARGET_BYTES:,})"
+            f"  sent          {figures.bytes_per_group:10,} bytes/group   (target ≤ {TARGET_BYTES:,})\n"
+            f"  signs of life {figures.signs_share:10.2%}   (target ≤ {TARGET_SIGNS:.0%})"
         )
     return 0 if all(targets.values()) else 1
 

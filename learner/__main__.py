@@ -15,6 +15,7 @@ from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.errors import AGAIN, DONE, REFUSED, ConfigError, EchoQueueError, Problem, SetBackError
 from echo_queue.launch import collection
+from echo_queue.launch.model_imports import spare_scipy
 from echo_queue.launch.problem_output import print_problems
 from echo_queue.launch.signals import set_on_signals
 from learner.ranks import launcher
@@ -52,6 +53,7 @@ def _train(config: Config, place: Place) -> int:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it logs each wait for a message that runs out
     with collection.paused():
         # Imported only now: torch takes seconds.
+        spare_scipy()
         from transformers.utils.logging import disable_progress_bar
 
         from learner.ranks.team import OtherRankError, RankLostError

@@ -21,6 +21,7 @@ from transformers import AutoTokenizer
 
 from echo_queue import failpoints
 from echo_queue.config import Config
+from echo_queue.connections.hub import base_folder
 from echo_queue.errors import EchoQueueError, Problem, SetBackError
 from echo_queue.queue import LearnerQueue, Monitor, staleness_rules
 from echo_queue.records import Group, Version
@@ -296,7 +297,7 @@ class Leader:
         """Writes the final model and marks the run finished, unless more groups to train have come meanwhile."""
         self.broadcast.wait()
         folder = self._config.run.dir / "model"
-        export(self._write_model, weights, self._config.base_model, folder)
+        export(self._write_model, weights, base_folder(self._config), folder)
         self._finished = self._queue.finish(force=self._reached_max_updates())
         if self._finished:
             self._housekeeper.remove_partials()

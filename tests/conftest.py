@@ -1,6 +1,7 @@
-"""Fixtures that start real servers, and the seed that all processes of a session share."""
+"""Fixtures that start real servers, and the seed and the number of threads that all processes of a session share."""
 
 import gc
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -11,13 +12,20 @@ from tests.seed import VARIABLE, session_seed
 
 pytest_plugins = ["tests.servers.embedded", "tests.servers.redis", "tests.servers.s3", "tests.tiers"]
 
+ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""Several processes share the cores, and the models are tiny: threads that wait for one another spin, which takes three
+times the CPU time of the work itself."""
+
 
 def pytest_configure() -> None:
     """Draws the session's seed before pytest-xdist starts its workers, which inherit the environment.
 
+    So do all processes that tests start: they compute with one thread unless told otherwise.
     The garbage collector rests while the tests are imported: next to nothing of that is garbage.
     """
     session_seed()
+    for variable in ONE_THREAD:
+        os.environ.setdefault(variable, "1")
     gc.disable()
 
 

@@ -74,7 +74,8 @@ def _handler(answer: Answer) -> type[BaseHTTPRequestHandler]:
             for name, value in {**reply.headers, "Content-Length": str(len(reply.body))}.items():
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(reply.body)
+            if self.command != "HEAD":
+                self.wfile.write(reply.body)
 
         do_GET = do_HEAD = do_PUT = do_POST = do_PATCH = do_DELETE = _serve
 

@@ -1,6 +1,7 @@
 """The tiers of tests: `make test-fast`, `make test`, `make proof`, and what CI draws from the last.
 
-- `slow` is left out of `make test-fast`: it takes seconds, or shows on a second server what was shown on the first.
+- `slow` is left out of `make test-fast`: it takes most of a second of CPU time, or shows on a second server what was
+  shown on the first.
 - `proof` is left out of `make test`: it is exhaustive, or shows again by a second way what another test promises.
 - `make proof` runs all of these. CI draws: with `ECHO_QUEUE_PROOF=drawn` the session's seed chooses, among all tests of
   one kind, the share that their mark names. What a single test does at length it does in full only where `whole()`.

@@ -4,10 +4,8 @@ import logging
 import threading
 from pathlib import Path
 
-from transformers.utils import CONFIG_NAME
-from transformers.utils.hub import cached_file
-
 from echo_queue.config import Config
+from echo_queue.connections.hub import base_folder
 from echo_queue.errors import Problem
 from echo_queue.storage.object_store import MissingObject, ObjectStore
 from workers.polling import poll
@@ -21,7 +19,7 @@ LONGEST_PAUSE_S = 2.0
 
 
 def find(config: Config, store: ObjectStore, shutdown: threading.Event) -> str:
-    """Returns a folder or hub name that can be opened here; waits for the learner's upload if neither can.
+    """Returns a folder that can be opened here; waits for the learner's upload if neither can.
 
     A name such as `models/mine` may be a folder of the learner's machine or a hub model: if the learner has stored a
     folder, it is that one. Returns early once `shutdown` is set. Raises `DeadlineError` after
@@ -37,7 +35,7 @@ def find(config: Config, store: ObjectStore, shutdown: threading.Event) -> str:
         try:
             store.download_folder(PREFIX, folder)
         except MissingObject:
-            return config.model.base if not made_here and _hub_has(config.model.base) else None
+            return None if made_here else _from_hub(config)
         return str(folder)
 
     deadline_s = config.queue.stall_deadline_s
@@ -51,11 +49,10 @@ def find(config: Config, store: ObjectStore, shutdown: threading.Event) -> str:
     return found or config.base_model
 
 
-def _hub_has(name: str) -> bool:
-    """Returns whether the hub, or its cache on this machine, has such a model."""
+def _from_hub(config: Config) -> str | None:
+    """Returns the folder of a hub model; None if neither the hub nor its cache on this machine has it."""
     try:
-        cached_file(name, CONFIG_NAME)
+        return base_folder(config)
     except OSError as error:
-        log.info("%s is not taken for a hub model: %s", name, str(error).splitlines()[0])
-        return False
-    return True
+        log.info("%s is not taken for a hub model: %s", config.model.base, error)
+        return None

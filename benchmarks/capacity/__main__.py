@@ -2,9 +2,11 @@
 
     python -m benchmarks.capacity [--settings 24] [--seed 1] [--at-once 6] [--seconds 120] [--train 4] [--json]
 
-Settings are drawn from the seed. Two more have the machines that the bounds plan for a busy learner, and 0.8 of them.
-`late` is the share of their time that engines lost because this machine's processors were busy. The predictions are
-given it, as they are given the times of publication and arrival: they take what workers really do, and predict the run.
+The bounds and ECHO-2's rule predict many updates, so a simulation of many (`long run`) stands beside that of the live
+ones. Settings are drawn from the seed. Two more have the machines that the bounds plan for a busy learner, and 0.8 of
+them. `late` is the share of their time that engines lost because this machine's processors were busy. The predictions
+are given it, as they are given the times of publication and arrival: they take what workers really do, and predict the
+run.
 """
 
 import argparse
@@ -21,7 +23,8 @@ from benchmarks.capacity.live import Row, measure
 from benchmarks.verdict import conclude
 
 HEAD = (
-    "machines   S  κ   gen spread publish supply  fetch    live simulated  bounds  serial   lag simulated   late\n"
+    "machines   S  κ   gen spread publish supply  fetch    live simulated long run  bounds  serial   lag simulated"
+    "   late\n"
     "                   T_train       T_train            s                                  live"
 )
 MEAN_ERROR, WORST_ERROR = 0.03, 0.07
@@ -33,7 +36,7 @@ def line(row: Row) -> str:
     return (
         f"{case.machines:>5}×{case.concurrent:<2} {case.s:>3} {case.kappa:>2} {case.generation:>5.2f}"
         f" {case.spread:>6.1f} {case.publish:>7.2f} {row.supply:>6.2f} {row.fetch_s:>6.2f}"
-        f" {row.live:>7.1%} {row.simulated:>9.1%} {row.bounded:>7.1%} {row.serial:>7.1%}"
+        f" {row.live:>7.1%} {row.simulated:>9.1%} {row.long_run:>8.1%} {row.bounded:>7.1%} {row.serial:>7.1%}"
         f" {row.live_lag:>5.2f} {row.simulated_lag:>9.2f} {row.late_share:>6.1%}"
     )
 
@@ -47,11 +50,11 @@ def errors(rows: Sequence[Row], one: str, other: str) -> tuple[float, float]:
 def targets(rows: Sequence[Row], busy: Row, short: Row) -> dict[str, bool]:
     """`busy`, `short`: the row of the planned machines, and that of 0.8 of them."""
     simulated = errors(rows, "live", "simulated")
-    bounded = errors([row for row in rows if row.case.s >= LEAST_S], "bounded", "simulated")
+    bounded = errors([row for row in rows if row.case.s >= LEAST_S], "bounded", "long_run")
     return {
         f"the simulator misses live utilisation by {MEAN_ERROR:.0%} on average": simulated[0] <= MEAN_ERROR,
         f"and by {WORST_ERROR:.0%} at worst": simulated[1] <= WORST_ERROR,
-        f"the bounds miss the simulator by {BOUNDS_MEAN:.0%} on average, S ≥ {LEAST_S}": bounded[0] <= BOUNDS_MEAN,
+        f"the bounds miss a long simulation by {BOUNDS_MEAN:.0%} on average, S ≥ {LEAST_S}": bounded[0] <= BOUNDS_MEAN,
         f"and by {BOUNDS_WORST:.0%} at worst": bounded[1] <= BOUNDS_WORST,
         f"with the planned machines the learner is {PLANNED:.0%} busy": busy.live >= PLANNED,
         f"with 0.8 of them as simulated, to {WORST_ERROR:.0%}": abs(short.live - short.simulated) <= WORST_ERROR,
@@ -63,6 +66,7 @@ def summary(rows: Sequence[Row]) -> str:
     far = [row for row in rows if row.case.s >= LEAST_S]
     pairs = [
         (f"simulator – live, {len(rows)} settings", errors(rows, "live", "simulated")),
+        (f"bounds – long simulation, {len(far)} with S ≥ {LEAST_S}", errors(far, "bounded", "long_run")),
         (f"bounds – simulator, {len(far)} with S ≥ {LEAST_S}", errors(far, "bounded", "simulated")),
         (f"bounds – live, {len(far)} with S ≥ {LEAST_S}", errors(far, "bounded", "live")),
         (f"ECHO-2's rule – live, {len(far)} with S ≥ {LEAST_S}", errors(far, "serial", "live")),

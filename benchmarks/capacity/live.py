@@ -31,9 +31,10 @@ LOADING = threading.Lock()
 class Row:
     """A setting's figures. `publish_s`, `fetch_s`: as measured; `supply`: what whole workers give if none is idle.
 
-    `live`, `simulated`, `bounded`, `serial`: the learner's utilisation as measured, and as predicted by the simulator,
-    by the bounds with which `echo-queue plan` searches, and by ECHO-2's rule, for the same `updates`. `late_share`: the
-    share of their time that engines lost because this machine's processors were busy; predictions know it.
+    `live`, `simulated`: the learner's utilisation as measured, and as simulated, for the same `updates`. `long_run`:
+    that of a simulation of many more updates, which the bounds with which `echo-queue plan` searches (`bounded`) and
+    ECHO-2's rule (`serial`) predict. `late_share`: the share of their time that engines lost because this machine's
+    processors were busy; predictions know it.
     """
 
     case: Case
@@ -43,6 +44,7 @@ class Row:
     fetch_s: float
     live: float
     simulated: float
+    long_run: float
     bounded: float
     serial: float
     live_lag: float
@@ -102,6 +104,7 @@ def _row(case: Case, trace: Trace, learner: TimedLearner, *, live: float, late: 
         fetch_s=round(speeds.fetch_s, 3),
         live=round(live, 4),
         simulated=round(predicted.simulated.utilisation, 4),
+        long_run=round(predicted.long_run, 4),
         bounded=round(predicted.bounded, 4),
         serial=round(predicted.serial, 4),
         live_lag=round(statistics.fmean(learner.lags), 3),

@@ -6,6 +6,7 @@ processor time from the others.
 
 import multiprocessing
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
@@ -66,14 +67,20 @@ class Fleet:
         """The number of tokens sampled on all machines there were."""
         return sampled(self.plan.counts)
 
-    def take(self, place: int, notice_s: float | None) -> None:
-        """Takes a machine away, at once or after a notice, and starts another in its place."""
+    def take(self, place: int, notice_s: float | None, dismiss: Callable[[str], None] | None = None) -> None:
+        """Takes a machine away, at once or after a notice, and starts another in its place.
+
+        `dismiss` tells a worker of that name to leave; without it the worker finds a notice in its file.
+        """
         machine, self._machines[place] = self._machines[place], self._new(self.boot_s)
         self.taken += 1
         if notice_s is None:
             machine.kill()
         else:
-            machine.notice.write_text(f"{notice_s:g}")
+            if dismiss:
+                dismiss(machine.name)
+            else:
+                machine.notice.write_text(f"{notice_s:g}")
             self._noticed.append(NoticedMachine(machine, time.monotonic() + notice_s))
 
     def sweep(self) -> None:

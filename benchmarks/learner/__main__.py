@@ -17,7 +17,7 @@ from itertools import product
 import torch
 
 from benchmarks.learner.rows import Row, measured, name_of, shown, targets
-from benchmarks.learner.work import FAKE, MIXES, REAL, Mix
+from benchmarks.learner.work import MIXES, SHAPES, Mix
 from benchmarks.verdict import conclude
 from echo_queue.config import Config
 from echo_queue.launch.backoff import RestartBackoff
@@ -44,9 +44,8 @@ def main() -> int:
     if team.first:
         print(f"torch {torch.__version__}, {team.size} x {name_of(where)}, {kept} activation checkpointing", flush=True)
     rows: list[Row] = []
-    shapes = FAKE if options.fake else {name: REAL[name] for name in options.shapes}
-    for name, whole in shapes.items():
-        shape = whole.cut(options.layers)
+    for name in options.shapes:
+        shape = SHAPES[kind][name].cut(options.layers)
         for micro_tokens, mix in product(options.micro_tokens, MIXES[kind]):
             row = Row(f"{name}{shape}", str(mix), micro_tokens, team.size)
             config = _config(mix, options, micro_tokens, shape.rank)
@@ -62,7 +61,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
     parser.add_argument("--fake", action="store_true", help="tiny shapes")
-    parser.add_argument("--shapes", nargs="+", choices=REAL, default=[*REAL])
+    parser.add_argument("--shapes", nargs="+", metavar="SHAPE", help="default: all of them")
     parser.add_argument("--layers", type=int, help="fewer layers than the shape has; stated with the figures")
     parser.add_argument("--micro-tokens", type=int, nargs="+", help="default: 16384")
     parser.add_argument("--repeats", type=int, default=2)
@@ -70,6 +69,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--activation-checkpointing", choices=("none", "selective", "full"), default="full")
     parser.add_argument("--compile", action="store_true")
     options = parser.parse_args()
+    known = SHAPES["fake" if options.fake else "real"]
+    if unknown := set(options.shapes or ()) - set(known):
+        parser.error(f"--shapes: there is no {unknown.pop()!r}; there are {', '.join(known)}")
+    options.shapes = options.shapes or [*known]
     options.micro_tokens = options.micro_tokens or [64 if options.fake else 16_384]
     if device.choose("auto").type == "cpu" and not options.fake:
         parser.error("there is no GPU here: run it with --fake, or on a machine that has one")

@@ -22,7 +22,7 @@ from learner.model.attention.rectangles import Rectangles
 from learner.model.head import Head, token_scores
 from learner.model.loading import prepare as for_scorer
 from learner.model.lora.adapters import Adapters, base_name
-from learner.model.lora.frozen_base import FrozenBase
+from learner.model.lora.frozen_base import FrozenBase, Origin
 from learner.model.policy import Policy
 from learner.model.scorer import LOGITS_AT_ONCE
 from learner.model.sharding import local, shard
@@ -62,7 +62,7 @@ class Ours:
         self.policy = Policy(self.model, settings, torch.bfloat16, team, adapters=adapters)
         if adapters is not None:
             adapters.initialise(seed=0)
-            self.policy.frozen_base = FrozenBase.described("random", self._base, adapters, share=team.share)
+            self.policy.frozen_base = FrozenBase.described(Origin("random"), self._base, adapters, share=team.share)
         self.policy.packing = packing or self.policy.packing
 
     def _base(self) -> Iterator[tuple[str, Tensor]]:

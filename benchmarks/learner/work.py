@@ -73,6 +73,7 @@ REAL = {
     ),
 }  # fmt: skip
 """Qwen3's shapes. Of 30B-A3B, six layers need as much memory for training as 4B."""
+SHAPES = {"fake": FAKE, "real": REAL}
 
 
 @dataclass(frozen=True)

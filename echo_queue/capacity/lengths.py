@@ -12,6 +12,8 @@ from statistics import NormalDist
 TAIL = 0.99
 """The share of groups within the tail time. Of log-normal times with σ = 0.6 it is 3.4 times their mean."""
 STEPS = 500
+LIKELY = 24
+"""Number of equally likely lengths that stand for a distribution."""
 NORMAL = NormalDist()
 
 
@@ -46,6 +48,15 @@ class Lengths:
     def mean_of_longest(self, samples: int) -> float:
         """Returns the mean length of the longest of so many samples, with which a group, or a batch, is done."""
         return _mean_of_longest(self, samples)
+
+    def likely_longest(self, samples: float) -> tuple[float, ...]:
+        """Returns `LIKELY` equally likely lengths of the longest of so many samples, rising."""
+        return _likely_longest(self, samples)
+
+
+@lru_cache
+def _likely_longest(lengths: Lengths, samples: float) -> tuple[float, ...]:
+    return tuple(lengths.quantile(((step + 0.5) / LIKELY) ** (1 / samples)) for step in range(LIKELY))
 
 
 @lru_cache

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
-from echo_queue.capacity.bounds import Path
+from echo_queue.capacity.bounds import Path, window_groups
 from echo_queue.capacity.dissemination import Dissemination
 from echo_queue.capacity.fleet import Engine, Fleet
 from echo_queue.capacity.inputs import Assumed, Measured
@@ -34,9 +34,13 @@ class Offer(NamedTuple):
 
 
 class Generation(NamedTuple):
-    """How fast one GPU generates: groups in a second, and seconds of a group (mean, tail) and of a batch's slowest."""
+    """How fast one GPU generates: groups in a second, and seconds of a group (mean, tail) and of a batch's slowest.
+
+    `token_s`: seconds of a token of one sample.
+    """
 
     groups_per_s: float
+    token_s: float
     mean_s: float
     tail_s: float
     batch_s: float
@@ -73,12 +77,13 @@ def generation(fleet: Fleet, engine: Engine) -> Generation:
     rate = rate_at(engine.tokens_per_s, lengths.mean_tokens)
     if rate is None:
         raise ValueError(f"no rate near {lengths.mean_tokens} tokens, which echo_queue.capacity.loading checks")
-    of_a_sample = rate / engine.samples_at_once
+    token_s = engine.samples_at_once / rate
     return Generation(
         groups_per_s=rate / (run.group_size * lengths.mean_tokens),
-        mean_s=lengths.mean_of_longest(run.group_size) / of_a_sample,
-        tail_s=lengths.tail_of_longest(run.group_size) / of_a_sample,
-        batch_s=lengths.mean_of_longest(run.group_size * run.groups_per_update) / of_a_sample,
+        token_s=token_s,
+        mean_s=lengths.mean_of_longest(run.group_size) * token_s,
+        tail_s=lengths.tail_of_longest(run.group_size) * token_s,
+        batch_s=lengths.mean_of_longest(run.group_size * run.groups_per_update) * token_s,
     )
 
 
@@ -100,9 +105,14 @@ def useful_share(interruptions_per_hour: float, boot_s: float, lost_work_s: floa
     return 1 / (1 + interruptions_per_hour / HOUR_S * (boot_s + lost_work_s))
 
 
-def path_of(one: Generation, broadcast_s: float, s: int) -> Path:
-    """Returns the way from an update to a group. At S = 0 the learner waits for the slowest group of the batch."""
-    return Path(broadcast_s + (one.tail_s if s else one.batch_s), broadcast_s + one.mean_s / 2)
+def path_of(fleet: Fleet, one: Generation, broadcast_s: float, s: int) -> Path:
+    """Returns the way from an update to its groups. At S = 0 the learner waits for the slowest group of the batch."""
+    lead_s = broadcast_s + one.mean_s / 2
+    if s == 0:
+        return Path(broadcast_s + one.batch_s, lead_s)
+    samples = fleet.run.group_size * window_groups(s, fleet.run.groups_per_update)
+    ways_s = tuple(broadcast_s + one.token_s * tokens for tokens in lengths_of(fleet).likely_longest(samples))
+    return Path(sum(ways_s) / len(ways_s), lead_s, ways_s)
 
 
 def offer(fleet: Fleet, name: str, way: Dissemination, *, s: int, kappa: int) -> Offer:
@@ -126,5 +136,5 @@ def offer(fleet: Fleet, name: str, way: Dissemination, *, s: int, kappa: int) ->
         workers=pool.gpus,
         limit=pool.max_machines,
         broadcast_s=broadcast_s,
-        path=path_of(one, broadcast_s, s),
+        path=path_of(fleet, one, broadcast_s, s),
     )

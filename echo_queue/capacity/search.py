@@ -1,7 +1,7 @@
 """The cheapest whole machines with which a learner is busy enough, found exactly by `scipy.optimize.milp` (HiGHS).
 
 The slowest pool that is used decides how late groups are, so each set of pools that are no slower than one of them is
-searched by itself: the staleness bound is then a number, and the supply needed a linear constraint. With each worker
+searched by itself: how late groups may come is then known, and the supply needed a linear constraint. With each worker
 that a chain or a store has to serve, T_bcast grows, and the supply needed grows convexly with it: a solution that lacks
 supply adds the line that touches this curve there, until one lacks none. Sets whose continuous relaxation costs more
 than what was found are not searched.
@@ -10,11 +10,12 @@ than what was found are not searched.
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
-from echo_queue.capacity.bounds import Path, supply_needed, utilisation
+from echo_queue.capacity.bounds import Path, slowest, supply_needed, utilisation
 from echo_queue.capacity.integer_program import Floats, constraint, solve
 from echo_queue.capacity.offers import Offer
 
@@ -74,14 +75,14 @@ def eligible(offers: Iterable[Offer], goal: Goal) -> tuple[Offer, ...]:
 def slowest_path(offers: Iterable[Offer], machines: Mapping[str, int], goal: Goal) -> Path:
     """Returns the way of the slowest pool in use, for all workers of the set.
 
-    Its lead is the longest of all eligible pools that are no slower, so that a set's way does not depend on which of
-    them are used.
+    Each of its times is the longest of all eligible pools that are no slower, so that a set's way does not depend on
+    which of them are used.
     """
     pools = eligible(offers, goal)
     away_s = max(one.path.away_s for one in pools if machines.get(one.name))
-    lead_s = max(one.path.lead_s for one in pools if one.path.away_s <= away_s)
     workers = sum(one.workers * machines.get(one.name, 0) for one in pools)
-    return Path(away_s, lead_s).later((workers - 1) * goal.next_worker_s)
+    path = slowest(one.path for one in pools if one.path.away_s <= away_s)
+    return path.later((workers - 1) * goal.next_worker_s)
 
 
 def predicted(offers: Iterable[Offer], machines: Mapping[str, int], goal: Goal) -> float:
@@ -127,15 +128,18 @@ def _cheapest_of(levels: Iterable[_Level], most_usd: float) -> Chosen | None:
 
 
 def _levels(offers: Sequence[Offer], goal: Goal) -> Iterator[_Level]:
-    pools, lead_s = eligible(offers, goal), 0.0
-    for place, one in enumerate(pools):
-        lead_s = max(lead_s, one.path.lead_s)
+    pools = eligible(offers, goal)
+    for place, (one, path) in enumerate(zip(pools, accumulate((one.path for one in pools), _slower), strict=True)):
         if place + 1 < len(pools) and pools[place + 1].path.away_s == one.path.away_s:
             continue
-        level = _Level(goal, Path(one.path.away_s, lead_s), pools[: place + 1], 0.0)
+        level = _Level(goal, path, pools[: place + 1], 0.0)
         least = _relaxed_cost(level)
         if least <= goal.budget_usd_per_hour:
             yield level._replace(least_usd_per_hour=least)
+
+
+def _slower(one: Path, other: Path) -> Path:
+    return slowest((one, other))
 
 
 def _relaxed_cost(level: _Level) -> float:

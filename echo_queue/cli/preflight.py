@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from echo_queue.config import Config
+from echo_queue.config import Config, Model
 from echo_queue.config.checks import NAMED
 from echo_queue.errors import EchoQueueError, Problem, UnfitPromptError
 
@@ -49,7 +49,7 @@ class For(StrEnum):
 def problems(config: Config, role: For = For.run) -> Iterator[Problem]:
     """Yields everything that would end `role` here and can be known at once."""
     if role is not For.worker:  # the learner's folder reaches workers through the store
-        yield from _model(config.model.base, role)
+        yield from _model(config.model, role)
     if role is not For.submitter:
         yield from _packages(config, role)
     function = None
@@ -86,8 +86,11 @@ def _prompts(config: Config, function: ast.AST | None) -> Iterator[Problem]:
         yield from _columns(config, function, _shared(rows))
 
 
-def _model(base: str, role: For) -> Iterator[Problem]:
+def _model(model: Model, role: For) -> Iterator[Problem]:
+    base = model.base
     folder = Path(base).expanduser()
+    if model.revision != "main" and (base == "init" or folder.is_dir()):
+        yield Problem("model.revision", f"is set, but {base} is no hub model", "remove it, or name a hub model")
     if base == "init" or not (folder.exists() or _is_path(base)):
         return
     if not folder.is_dir():

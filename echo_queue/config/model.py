@@ -147,6 +147,9 @@ class Model(Section):
 
     base: str = "init"
     """The base model: `init` (see `model.init`), a local folder, or a hub name."""
+    revision: Annotated[str, Field(min_length=1)] = "main"
+    """Branch, tag or commit of a hub model. Name a commit, and machines that start on different days have the same
+    files."""
     init: ModelInit = ModelInit()
     lora: Lora = Lora()
     dtype: Literal["float32", "bfloat16"] = "float32"

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from echo_queue.config import Config, ModelInit
+from echo_queue.config import Config, Model, ModelInit
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.estimate.model_shape import ModelShape, shape_of
 
@@ -26,10 +26,11 @@ def model_shape(config: Config, file: Path | None = None, environ: Mapping[str, 
     """
     if file is None and config.model.base == "init":
         return _init_shape(config.model.init)
-    path = file or find(config.model.base, environ)
+    path = file or find(config, environ)
     if path is None:
         what = f"{config.model.base} is neither a folder with a {FILE} nor in the hub's cache on this machine"
-        fix = f"run `hf download {config.model.base} {FILE}`, or name a model's {FILE} with --model-config"
+        revision = "" if config.model.revision == "main" else f" --revision {config.model.revision}"
+        fix = f"run `hf download {config.model.base} {FILE}{revision}`, or name a model's {FILE} with --model-config"
         raise ConfigError(Problem(WHERE, what, fix))
     return shape_of(_read(path), str(path))
 
@@ -39,21 +40,21 @@ def document(config: Config, environ: Mapping[str, str] = os.environ) -> dict[st
 
     Raises `ConfigError` for a file that is no JSON object.
     """
-    path = None if config.model.base == "init" else find(config.model.base, environ)
+    path = None if config.model.base == "init" else find(config, environ)
     return None if path is None else _read(path)
 
 
-def find(base: str, environ: Mapping[str, str] = os.environ) -> Path | None:
+def find(config: Config, environ: Mapping[str, str] = os.environ) -> Path | None:
     """Returns the config.json of a folder or of a hub model that was downloaded before; None if there is none here."""
-    return next((path for path in _candidates(base, environ) if path.is_file()), None)
+    return next((path for path in _candidates(config.model, environ) if path.is_file()), None)
 
 
-def _candidates(base: str, environ: Mapping[str, str]) -> Iterator[Path]:
-    yield Path(base) / FILE
-    model = _hub_cache(environ) / f"models--{base.replace('/', '--')}"
-    main = model / "refs" / "main"
-    if main.is_file():
-        yield model / "snapshots" / main.read_text(encoding="utf-8").strip() / FILE
+def _candidates(model: Model, environ: Mapping[str, str]) -> Iterator[Path]:
+    yield Path(model.base) / FILE
+    cached = _hub_cache(environ) / f"models--{model.base.replace('/', '--')}"
+    named = cached / "refs" / model.revision
+    commit = named.read_text(encoding="utf-8").strip() if named.is_file() else model.revision
+    yield cached / "snapshots" / commit / FILE
 
 
 def _hub_cache(environ: Mapping[str, str]) -> Path:

@@ -21,6 +21,9 @@ from echo_queue.reporting.metrics import UpdateMetrics
 
 RECENT = 16
 """Updates that say how fast the learner is."""
+LATELY_S = 60.0
+"""The time in which an update that says whether the learner waits has ended; if none has, the last one says so. Waits
+from before the fleet was mended would have it mended again."""
 
 
 class Pace(NamedTuple):
@@ -40,7 +43,7 @@ class Demand:
 
 
 def pace_of(updates: Sequence[UpdateMetrics], planned_s: float, now_s: float) -> Pace:
-    """Returns the pace of the last updates; what was planned while there is none.
+    """Returns the pace of the last updates, and the waits of the last minute; what was planned while there is none.
 
     A learner that has waited for longer since its last update than it ever did before counts as waiting from then on.
     """
@@ -48,9 +51,10 @@ def pace_of(updates: Sequence[UpdateMetrics], planned_s: float, now_s: float) ->
     if not recent:
         return Pace(planned_s, 1.0)
     t_train_s = max(1e-3, median(one.train_s + one.save_s for one in recent))
-    busy_s = sum(one.train_s + one.save_s for one in recent)
+    lately = [one for one in recent if one.time_s > now_s - LATELY_S] or recent[-1:]
+    busy_s = sum(one.train_s + one.save_s for one in lately)
     since_s = max(0.0, now_s - recent[-1].time_s - t_train_s)
-    waited_s = sum(one.wait_s for one in recent) + since_s
+    waited_s = sum(one.wait_s for one in lately) + since_s
     return Pace(t_train_s, waited_s / max(1e-3, waited_s + busy_s))
 
 

@@ -16,6 +16,7 @@ import orjson
 
 from echo_queue import failpoints
 from echo_queue.config import Config
+from echo_queue.launch.model_imports import spare_scipy
 from learner.base_model.task import WarmupTask, task_of, warmup_examples
 
 RECIPE = 2
@@ -34,7 +35,9 @@ def make(config: Config, say: Callable[[str], None] = print) -> Path:
     if _is_made_from(folder, recipe):
         say(f"the base model exists: {folder}")
         return folder
-    from learner.base_model.build import build  # imports torch, which takes seconds; mostly there is nothing to build
+    # These import torch, which takes seconds; mostly there is nothing to build.
+    spare_scipy()
+    from learner.base_model.build import build
 
     began, init = time.monotonic(), config.model.init
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -16,12 +16,13 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from echo_queue import config
+from echo_queue.connections.hub import base_folder
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.estimate import model_refusals
 from learner.model.architecture import check_architecture
 from learner.model.attention import ATTENTION, unsupported
 from learner.model.lora.adapters import Adapters
-from learner.model.lora.frozen_base import FrozenBase
+from learner.model.lora.frozen_base import FrozenBase, Origin
 from learner.model.policy import Policy
 from learner.model.scorer import Scorer
 from learner.model.sharding import materialise, shard
@@ -56,9 +57,14 @@ def _load_adapted(settings: config.Config, dtype: torch.dtype, device: torch.dev
     _fill(model, files)
     adapters.initialise(settings.run.seed)
     policy.frozen_base = FrozenBase.described(
-        settings.base_model, lambda: files.whole(model, dtype), adapters, share=team.share
+        _origin(settings), lambda: files.whole(model, dtype), adapters, share=team.share
     )
     return policy
+
+
+def _origin(settings: config.Config) -> Origin:
+    name = settings.base_model
+    return Origin(name, None if Path(name).is_dir() else settings.model.revision)
 
 
 def load_reference(settings: config.Config, device: torch.device, team: Team) -> Scorer:
@@ -93,12 +99,13 @@ def prepare(model: PreTrainedModel) -> PreTrainedModel:
 
 def _open(settings: config.Config, dtype: torch.dtype) -> tuple[PreTrainedModel, WeightFiles]:
     """Returns the model, prepared for `Scorer` and without values on the meta device, and its files."""
-    architecture: PretrainedConfig = AutoConfig.from_pretrained(settings.base_model)
+    folder = base_folder(settings)
+    architecture: PretrainedConfig = AutoConfig.from_pretrained(folder)
     longest = settings.model.max_prompt_tokens + settings.model.max_new_tokens
     if problems := tuple(model_refusals(architecture.to_dict(), longest)):
         raise ConfigError(*problems)
     check_architecture(architecture)
-    files = WeightFiles.find(settings.base_model)
+    files = WeightFiles.find(folder)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(architecture, dtype=dtype)
     files.check(model)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from transformers import PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
-from transformers.utils.hub import cached_file, get_checkpoint_shard_files
+from transformers.utils.hub import get_checkpoint_shard_files
 
 from echo_queue.errors import ConfigError, Problem
 from learner.model.lora.adapters import base_name
@@ -34,10 +34,10 @@ class WeightFiles:
         self._model, self._tensors = model, tensors
 
     @classmethod
-    def find(cls, model: str) -> "WeightFiles":
-        """Finds the files of a folder or of a hub model, which are downloaded if need be. Raises `OSError`."""
-        tensors = {tensor.name: tensor for file in files_of(model) for tensor in _contents(file)}
-        return cls(model, stack_experts(tensors))
+    def find(cls, folder: str) -> "WeightFiles":
+        """Finds the files of a model's folder. Raises `OSError`."""
+        tensors = {tensor.name: tensor for file in files_of(folder) for tensor in _contents(file)}
+        return cls(folder, stack_experts(tensors))
 
     def check(self, model: PreTrainedModel) -> None:
         """Raises `ConfigError` unless the files hold every parameter of `model` in its shape, and nothing else."""
@@ -98,15 +98,14 @@ def _parameters(model: PreTrainedModel) -> list[tuple[list[str], Parameter]]:
     return [(listed, parameter) for parameter, listed in names.items()]
 
 
-def files_of(model: str) -> list[Path]:
-    """Returns where transformers finds the files: in the folder, in its cache, or, unless offline, on the hub."""
-    single = cached_file(model, SAFE_WEIGHTS_NAME, _raise_exceptions_for_missing_entries=False)
-    if single is not None:
-        return [Path(single)]
-    index = cached_file(model, SAFE_WEIGHTS_INDEX_NAME, _raise_exceptions_for_missing_entries=False)
-    if index is None:
+def files_of(folder: str) -> list[Path]:
+    """Returns the files of weights in a model's folder. Raises `OSError` if there are none, or some are missing."""
+    single, index = Path(folder, SAFE_WEIGHTS_NAME), Path(folder, SAFE_WEIGHTS_INDEX_NAME)
+    if single.is_file():
+        return [single]
+    if not index.is_file():
         raise OSError("it has no safetensors files")
-    return [Path(file) for file in get_checkpoint_shard_files(model, index)[0]]
+    return [Path(file) for file in get_checkpoint_shard_files(folder, str(index))[0]]
 
 
 def open_to_readers(folder: Path) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from blake3 import blake3
 from transformers.utils import CONFIG_NAME
-from transformers.utils.hub import cached_file
 
+from echo_queue.config import Config
+from echo_queue.connections.hub import base_folder
 from learner.model.weight_files import files_of
 
 SAMPLES, SAMPLE_BYTES = 16, 64 << 10
@@ -18,14 +19,14 @@ MOST_HEADER_BYTES = 100_000_000
 """The longest header that safetensors reads; the length in a damaged file may be any."""
 
 
-def fingerprint(model: str) -> str:
-    """Returns the fingerprint of a folder or of a hub model, which is downloaded if need be; or why there is none."""
+def fingerprint(config: Config) -> str:
+    """Returns the fingerprint of the run's base model, which is downloaded if need be; or why there is none."""
     try:
-        config = cached_file(model, CONFIG_NAME) or CONFIG_NAME
-        files = sorted(files_of(model))
+        folder = base_folder(config)
+        digest = blake3((Path(folder) / CONFIG_NAME).read_bytes())
+        files = sorted(files_of(folder))
     except OSError as error:
         return f"none: {str(error).splitlines()[0]}"
-    digest = blake3(Path(config).read_bytes())
     for file in files:
         digest.update(f"{file.name} {file.stat().st_size}".encode())
         for piece in _pieces(file):

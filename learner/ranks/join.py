@@ -112,7 +112,7 @@ def _compare(team: Team, config: Config, device: torch.device) -> None:
 def _identity(config: Config, device: torch.device) -> dict[str, Any]:
     """Returns what must be the same on all ranks, by name, and the machine's name."""
     programs = {name: version(name) for name in ("echo-queue", "torch", "transformers")}
-    programs["base model"] = fingerprint(config.base_model)
+    programs["base model"] = fingerprint(config)
     sections = config.model_dump(mode="json", include=SECTIONS)
     keys = {f"{section}.{key}": value for section, values in sections.items() for key, value in values.items()}
     keys = {key: value for key, value in keys.items() if key not in OWN}

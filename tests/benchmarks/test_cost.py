@@ -40,6 +40,7 @@ def test_machines_as_they_come_cost_no_less_than_the_cheapest(fleet: Fleet) -> N
     assert planned and taken and planned <= taken
 
 
+@pytest.mark.slow
 def test_each_pool_is_priced_and_each_assumption_is_tried_both_ways(fleet: Fleet) -> None:
     assert [one.pool for one in offered(fleet)] == list(fleet.pools)
     tried = {one.key: one for one in halved(fleet)}

@@ -1,20 +1,26 @@
 """The learner's benchmark runs as a whole where there is no GPU."""
 
+import os
 import subprocess
 import sys
+from typing import Any
 
 import orjson
 import pytest
 
 
-@pytest.mark.slow
-def test_all_of_it_runs_with_tiny_shapes() -> None:
-    command = [sys.executable, "-m", "benchmarks.learner", "--fake", "--json", "--repeats", "1"]
+def figures(*options: str) -> list[dict[str, Any]]:
+    """The rows of the benchmark with tiny shapes."""
+    command = [sys.executable, "-m", "benchmarks.learner", "--fake", "--json", "--repeats", "1", *options]
     done = subprocess.run(command, capture_output=True, timeout=300, check=True)
     verdict = orjson.loads(done.stdout.splitlines()[-1])
     assert verdict["ok"]
-    rows = verdict["figures"]
-    assert {row["way"] for row in rows} >= {"ours", "transformers"}
+    rows: list[dict[str, Any]] = verdict["figures"]
+    return rows
+
+
+def assert_measured(rows: list[dict[str, Any]], ways: set[str]) -> None:
+    assert {row["way"] for row in rows} >= ways
     assert len({row["mix"] for row in rows}) == 2
     for row in rows:
         assert row["seconds"] > 0 and row["parts"]["matrix products"] > 0
@@ -22,20 +28,33 @@ def test_all_of_it_runs_with_tiny_shapes() -> None:
         assert (min(stages.values(), default=0.0) > 0) == (row["way"] == "ours")
 
 
+@pytest.mark.slow
+def test_all_of_it_runs_with_a_tiny_shape() -> None:
+    assert_measured(figures("--shapes", "fake", "--micro-tokens", "256"), {"ours", "transformers"})
+
+
+@pytest.mark.proof(kind="tiny shapes", share=0.5)
+@pytest.mark.parametrize(
+    ("shape", "ways"),
+    [("fake", {"ours", "transformers"}), ("fake LoRA", {"ours"}), ("fake MoE", {"ours", "transformers"})],
+)
+def test_all_of_it_runs_with_every_tiny_shape_in_several_micro_batches(shape: str, ways: set[str]) -> None:
+    rows = figures("--shapes", shape)
+    assert_measured(rows, ways)
+    assert {row["shape"] for row in rows} == {shape}
+
+
 @pytest.mark.proof(kind="ranks", share=0.25)
 def test_two_ranks_share_a_model() -> None:
-    command = [sys.executable, "-m", "benchmarks.learner", "--fake", "--json", "--repeats", "1", "--ranks", "2"]
-    done = subprocess.run(command, capture_output=True, timeout=300, check=True)
-    verdict = orjson.loads(done.stdout.splitlines()[-1])
-    assert verdict["ok"]
-    assert {(row["ranks"], row["way"]) for row in verdict["figures"]} == {(2, "ours")}
+    rows = figures("--ranks", "2")
+    assert {(row["ranks"], row["way"]) for row in rows} == {(2, "ours")}
 
 
 @pytest.mark.slow
 def test_without_a_gpu_real_shapes_are_refused() -> None:
-    command = [sys.executable, "-m", "benchmarks.learner"]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, check=False, env={"CUDA_VISIBLE_DEVICES": ""}
-    )
+        [sys.executable, "-m", "benchmarks.learner"],
+        capture_output=True, text=True, timeout=300, check=False, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+    )  # fmt: skip
     assert done.returncode == 2
     assert "there is no GPU here" in done.stderr

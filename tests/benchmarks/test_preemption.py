@@ -66,7 +66,7 @@ def outcome(arm: int, sampled: int, trained: int = 1000) -> Outcome:
     )
 
 
-KEPT = (outcome(0, 1200), outcome(1, 1040), outcome(2, 1000))
+KEPT = (outcome(0, 1200), outcome(1, 1040), outcome(2, 1000), outcome(3, 1000))
 
 
 def targets(*outcomes: Outcome) -> list[bool]:
@@ -74,23 +74,26 @@ def targets(*outcomes: Outcome) -> list[bool]:
 
 
 def test_promises_that_are_kept_are_said_to_be() -> None:
-    assert targets(*KEPT) == [True] * 6
+    assert targets(*KEPT) == [True] * 7
 
 
 @pytest.mark.parametrize(
     ("number", "outcomes"),
     [
-        (0, (KEPT[0], outcome(1, 1060), KEPT[2])),
+        (0, (KEPT[0], outcome(1, 1060), *KEPT[2:])),
         (1, (outcome(0, 1040), *KEPT[1:])),
-        (2, (*KEPT[:2], outcome(2, 1001))),
-        (2, (*KEPT[:2], replace(KEPT[2], taken=0))),
-        (3, (*KEPT[:2], replace(KEPT[2], overdue=1))),
-        (4, (KEPT[0], replace(KEPT[1], seconds=10.1), KEPT[2])),
-        (5, (*KEPT[:2], replace(KEPT[2], identity=False))),
+        (2, (*KEPT[:2], outcome(2, 1001), KEPT[3])),
+        (2, (*KEPT[:2], replace(KEPT[2], taken=0), KEPT[3])),
+        (3, (*KEPT[:3], outcome(3, 1001))),
+        (3, (*KEPT[:3], replace(KEPT[3], taken=0))),
+        (4, (*KEPT[:2], replace(KEPT[2], overdue=1), KEPT[3])),
+        (4, (*KEPT[:3], replace(KEPT[3], overdue=1))),
+        (5, (KEPT[0], replace(KEPT[1], seconds=10.1), *KEPT[2:])),
+        (6, (*KEPT[:3], replace(KEPT[3], identity=False))),
     ],
 )
 def test_a_promise_that_is_missed_is_said_to_be(number: int, outcomes: tuple[Outcome, ...]) -> None:
-    assert targets(*outcomes) == [place != number for place in range(6)]
+    assert targets(*outcomes) == [place != number for place in range(7)]
 
 
 def test_rounds_are_added_up_before_shares_are_taken() -> None:
@@ -109,5 +112,6 @@ def test_a_short_run_prints_its_verdict() -> None:
     assert done.stdout, done.stderr
     verdict = orjson.loads(done.stdout.splitlines()[-1])
     assert verdict["targets"]["a notice of 25 s loses no token"], verdict
-    assert verdict["targets"]["who was given notice left in time"], verdict
+    assert verdict["targets"]["a dismissal by the controller loses no token"], verdict
+    assert verdict["targets"]["who was told left in time"], verdict
     assert verdict["targets"]["the identity holds"], verdict

@@ -9,14 +9,14 @@ from echo_queue.capacity.bounds import (
     Path,
     serial_supply_needed,
     serial_utilisation,
-    soft_least,
+    slowest,
     supply_needed,
     utilisation,
 )
 from echo_queue.capacity.lengths import TAIL, Lengths
 from echo_queue.estimate.lag import lag
 
-PATH = Path(3.0, 1.0)
+PATH = Path(3.0, 1.0, (1.0, 2.0, 2.5, 6.5))
 GRID = [(s, kappa, wanted) for s in (0, 1, 2, 4, 8) for kappa in {1, max(1, s - 1)} for wanted in (0.05, 0.2, 0.5, 0.9)]
 
 
@@ -39,9 +39,24 @@ def test_the_supply_needed_is_convex_in_what_delays_all(s: int, kappa: int, want
     assert all(later >= earlier - 1e-9 for earlier, later in pairwise(steps))
 
 
-def test_two_equal_bounds_cost_eight_points_and_a_bound_of_nothing_is_nothing() -> None:
-    assert soft_least(1, 1) == pytest.approx(2 ** (-1 / 8))
-    assert (soft_least(0, 1), soft_least(math.inf, math.inf)) == (0, math.inf)
+def test_supply_that_just_suffices_costs_six_points_and_twice_of_it_none() -> None:
+    """A learner and workers that are equally fast wait for one another now and then."""
+    at_once = Path(0.0)
+    assert utilisation(1.0, 8, 1, 2.0, at_once) == pytest.approx(2 ** (-1 / 12))
+    assert utilisation(2.0, 8, 1, 2.0, at_once) == pytest.approx(1, abs=1e-4)
+    assert utilisation(0.1, 8, 1, 2.0, at_once) == pytest.approx(0.1)
+    assert utilisation(0.0, 8, 1, 2.0, at_once) == 0
+
+
+def test_a_group_that_always_takes_too_long_makes_s_updates_last_as_long() -> None:
+    """Its weights are κ/2 updates old when it begins; within S updates the learner waits for what is missing."""
+    assert utilisation(1e9, 4, 2, 1.0, Path(3.0)) == pytest.approx(1)
+    assert utilisation(1e9, 4, 2, 1.0, Path(5.0)) == pytest.approx(1 / (1 + (5 - 3) / 4))
+    assert utilisation(1e9, 4, 2, 1.0, Path(3.0, ways_s=(1.0, 5.0))) == pytest.approx(1 / (1 + (5 - 3) / 2 / 4))
+
+
+def test_of_several_ways_each_time_is_the_longest() -> None:
+    assert slowest([Path(2.0, 3.0, (1.0, 3.0)), Path(2.5, 1.0, (2.0, 2.5))]) == Path(2.5, 3.0, (2.0, 3.0))
 
 
 def test_at_s_0_update_publication_and_batch_follow_one_another() -> None:
@@ -81,6 +96,8 @@ def test_the_longest_of_a_group_is_longer_than_a_sample_and_never_longer_than_th
     assert 100 < lengths.mean_of_longest(8) < lengths.mean_of_longest(64) < 300
     assert lengths.tail_of_longest(64) == lengths.quantile(0.9999) == 300
     uncut = Lengths(100, 0.6, 1e9)
+    likely = lengths.likely_longest(8)
+    assert sum(likely) / len(likely) == pytest.approx(lengths.mean_of_longest(8), rel=0.01)
     assert uncut.share_longer(uncut.tail_of_longest(4), 4) == pytest.approx(1 - TAIL)
     assert (lengths.share_longer(300, 8), lengths.share_longer(0, 8)) == (0, 1)
 

@@ -35,6 +35,8 @@ def random_choices(rng: random.Random) -> list[Choice]:
 
 def random_offer(rng: random.Random, name: str) -> Offer:
     broadcast_s, group_s = rng.choice((0.05, 0.3, 1.5)), rng.choice((0.1, 0.5, 1.0, 2.0))
+    spread = rng.choice((1.0, 2.0, 4.0))
+    ways_s = tuple(broadcast_s + group_s * factor for factor in (1 / spread, 1.0, spread))
     return Offer(
         name,
         usd_per_hour=rng.uniform(0.1, 3),
@@ -43,7 +45,7 @@ def random_offer(rng: random.Random, name: str) -> Offer:
         workers=rng.choice((1, 1, 2, 8)),
         limit=rng.randint(1, 4),
         broadcast_s=broadcast_s,
-        path=Path(broadcast_s + group_s, broadcast_s + group_s * rng.choice((0.2, 0.5))),
+        path=Path(sum(ways_s) / 3, broadcast_s + group_s * rng.choice((0.2, 0.5)), ways_s),
     )
 
 
@@ -62,10 +64,13 @@ def keeps(offers: Sequence[Offer], machines: Mapping[str, int], goal: Goal) -> b
         return False
     known = [one for one in offers if not goal.s or one.broadcast_s <= period_s]
     away_s = max(one.path.away_s for one in used)
-    lead_s = max(one.path.lead_s for one in known if one.path.away_s <= away_s)
+    paths = [one.path for one in known if one.path.away_s <= away_s]
+    path = Path(
+        away_s, max(path.lead_s for path in paths), tuple(max(path.ways_s[n] for path in paths) for n in range(3))
+    )
     more_s = (workers - 1) * goal.next_worker_s
     supply = sum(machines[one.name] * one.supply for one in used)
-    busy = utilisation(supply, goal.s, goal.kappa, goal.t_train_s, Path(away_s + more_s, lead_s + more_s))
+    busy = utilisation(supply, goal.s, goal.kappa, goal.t_train_s, path.later(more_s))
     return busy >= goal.wanted and cost(offers, machines) <= goal.budget_usd_per_hour
 
 

@@ -91,6 +91,7 @@ def test_a_status_can_be_printed_for_scripts(capfdbinary: pytest.CaptureFixture[
     assert document["training"]["mean_lag"] == 0.75 and document["update"]["t_bcast_s"] is None, "not measured"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["run", "services", "submit", "worker", "learner", "status", "audit", "init-model"])
 def test_a_broken_config_is_one_clear_error_for_every_command(tmp_path: Path, command: str) -> None:
     (tmp_path / "run.toml").write_text('[run]\nname = "t"\ndir = "out"\n[staleness]\ns = 0\nkappa = 3\nwindow = 1\n')
@@ -104,6 +105,7 @@ def test_a_broken_config_is_one_clear_error_for_every_command(tmp_path: Path, co
     assert not (tmp_path / "out" / "logs").exists(), "nothing was started"
 
 
+@pytest.mark.slow
 def test_config_check_prints_json_for_scripts(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text('[run]\nname = "t"\ndir = "out"\n[rollout]\ngroup_size = 1\n')
     done = echo_queue("config", "check", "run.toml", "--for", "learner", "--json", cwd=tmp_path)

@@ -51,6 +51,7 @@ def asked(run: PublishedRun, command: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", documents())
 def test_what_a_command_prints_is_what_its_schema_says(run: PublishedRun, command: str) -> None:
     published = schemas()

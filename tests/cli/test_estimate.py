@@ -29,6 +29,7 @@ def echo_queue(directory: Path, *arguments: object, text: str = RUN) -> subproce
     return subprocess.run(command, cwd=directory, env=environ, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 def test_the_table_says_whether_s_holds(tmp_path: Path) -> None:
     eight_b = ("--model-config", MODELS / "qwen3-8b.json", "--device", "h100")
     done = echo_queue(tmp_path, "estimate", "run.toml", *eight_b, "--devices", 8)
@@ -41,6 +42,7 @@ def test_the_table_says_whether_s_holds(tmp_path: Path) -> None:
     assert "S = 4 holds" in alone.stdout
 
 
+@pytest.mark.slow
 def test_scripts_get_plain_numbers(tmp_path: Path) -> None:
     done = echo_queue(
         tmp_path, "estimate", "run.toml", "--json", "--model-config", MODELS / "qwen3-30b-a3b.json", "--change", 0.03
@@ -52,6 +54,7 @@ def test_scripts_get_plain_numbers(tmp_path: Path) -> None:
     assert isinstance(found["lag"]["holds"], bool)
 
 
+@pytest.mark.slow
 def test_a_model_that_is_not_here_is_one_clear_error(tmp_path: Path) -> None:
     done = echo_queue(tmp_path, "estimate", "run.toml")
     assert (done.returncode, done.stdout) == (2, "")
@@ -68,6 +71,7 @@ def large(tmp_path: Path) -> str:
     return RUN.replace("Qwen/Qwen3-8B", "model")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("config", "check"), ("run",), ("learner",)])
 def test_a_large_model_on_a_cpu_is_refused_before_anything_starts(
     large: str, tmp_path: Path, arguments: tuple[str, ...]
@@ -78,6 +82,7 @@ def test_a_large_model_on_a_cpu_is_refused_before_anything_starts(
     assert not (tmp_path / "out" / "logs").exists(), "nothing was started"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("config", "check"), ("learner",)])
 def test_a_model_that_is_not_trained_is_refused_before_anything_starts(
     tmp_path: Path, arguments: tuple[str, ...]
@@ -91,11 +96,13 @@ def test_a_model_that_is_not_trained_is_refused_before_anything_starts(
     assert not (tmp_path / "out" / "logs").exists(), "nothing was started"
 
 
+@pytest.mark.slow
 def test_a_large_model_on_a_cpu_is_taken_where_that_is_allowed(large: str, tmp_path: Path) -> None:
     checked = echo_queue(tmp_path, "config", "check", "run.toml", text=large + "[learner]\nallow_cpu = true\n")
     assert "4.0 billion parameters" not in checked.stderr
 
 
+@pytest.mark.slow
 def test_a_run_whose_first_group_comes_too_late_is_refused(tmp_path: Path) -> None:
     done = echo_queue(tmp_path, "config", "check", "run.toml", text=RUN.replace("4096", "32768"))
     assert done.returncode == 2

@@ -19,6 +19,7 @@ def echo_queue(directory: Path, *arguments: object, missing: tuple[str, ...] = (
     return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 def test_scripts_get_a_document_and_terraform_its_pools_file(tmp_path: Path) -> None:
     done = echo_queue(tmp_path, "--json", "--pools", "pools.json")
     assert (done.returncode, done.stderr) == (0, "")
@@ -27,6 +28,7 @@ def test_scripts_get_a_document_and_terraform_its_pools_file(tmp_path: Path) -> 
     assert document["chosen"]["machines"] == {"good": pools["good"]["machines"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("package", "arguments"), [("scipy", ()), ("matplotlib", ("--plot", "costs.svg"))])
 def test_a_missing_package_is_one_clear_error(tmp_path: Path, package: str, arguments: tuple[str, ...]) -> None:
     done = echo_queue(tmp_path, *arguments, missing=(package,))

@@ -69,6 +69,13 @@ def test_a_loss_that_is_not_there_is_named(folder: Path) -> None:
     assert told["learner.loss"].fix == "did you mean right?"
 
 
+def test_a_revision_is_of_a_hub_model_alone(folder: Path) -> None:
+    hub = {"environment__kind": "math", "model__revision": "v1", "model__base": "somebody/tiny"}
+    assert not problems(folder, ROWS, **hub)
+    (folder / "somebody/tiny").mkdir(parents=True)
+    assert "no hub model" in problems(folder, ROWS, **hub)["model.revision"].what
+
+
 def test_a_module_that_is_not_python_is_named_with_its_line(folder: Path) -> None:
     (folder / "broken.py").write_text("def right(:\n")
     told = problems(folder, ROWS, **FUNCTION, environment__function="broken:right")["environment.function"]

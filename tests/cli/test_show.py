@@ -106,6 +106,7 @@ def test_a_trained_group_is_shown_when_the_run_is_over(run: Path) -> None:
     assert newest["samples"][0]["drawn"] == {"0": 4}
 
 
+@pytest.mark.slow
 def test_showing_needs_no_torch(run: Path) -> None:
     code = block("torch", "transformers", "workers", "learner") + (
         "from pathlib import Path\nfrom echo_queue.config.loading import load\nfrom echo_queue.cli.show import show\n"
@@ -115,6 +116,7 @@ def test_showing_needs_no_torch(run: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_without_a_server_a_group_that_is_not_kept_is_one_clear_error(run: Path) -> None:
     done = echo_queue("show", "run.toml", "set/0/99", cwd=run)
     assert done.returncode == 2 and "Traceback" not in done.stderr and "→" in done.stderr

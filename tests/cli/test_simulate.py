@@ -4,6 +4,8 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from echo_queue.cli.simulate import WIDTH
 from tests.cli.test_estimate import echo_queue
 
@@ -16,6 +18,7 @@ def simulate(directory: Path, *options: object, text: str = SHORT) -> "subproces
     return echo_queue(directory, "simulate", "fleet.toml", *options)
 
 
+@pytest.mark.slow
 def test_each_bound_has_a_column_and_a_narrow_terminal_shows_all_of_it(tmp_path: Path) -> None:
     done = simulate(tmp_path, "--s", "1,2,4,8,12")
     assert (done.returncode, done.stderr) == (0, "")
@@ -25,11 +28,13 @@ def test_each_bound_has_a_column_and_a_narrow_terminal_shows_all_of_it(tmp_path:
     assert "…" not in done.stdout
 
 
+@pytest.mark.slow
 def test_scripts_get_a_simulation_for_each_bound(tmp_path: Path) -> None:
     found = json.loads(simulate(tmp_path, "--s", "2,4", "--seed", 3, "--json").stdout)
     assert (found["tier"], found["seed"], [one["s"] for one in found["simulations"]]) == ("fast", 3, [2, 4])
 
 
+@pytest.mark.slow
 def test_a_wrong_file_and_wrong_bounds_are_clear_errors(tmp_path: Path) -> None:
     wrong = simulate(tmp_path, text=SHORT.replace("t_train_s = 60", "t_train_s = 0").replace("kappa = 1", "kapa = 1"))
     assert (wrong.returncode, wrong.stdout) == (2, "")

@@ -113,6 +113,10 @@ def test_a_hub_model_is_found_in_the_cache(tmp_path: Path) -> None:
     here = config(model={"base": "Qwen/Qwen3-4B"})
     for environ in ({"HF_HOME": str(tmp_path)}, {"HF_HUB_CACHE": str(tmp_path / "hub")}):
         assert model_shape(here, environ=environ) == shape("qwen3-4b")
+    for revision in ("abc", "main"):
+        assert model_shape(config(model={"base": "Qwen/Qwen3-4B", "revision": revision}), environ=environ)
+    with pytest.raises(ConfigError, match=r"hf download Qwen/Qwen3-4B config\.json --revision v2`"):
+        model_shape(config(model={"base": "Qwen/Qwen3-4B", "revision": "v2"}), environ=environ)
 
 
 def test_a_model_that_is_not_here_is_one_clear_error(tmp_path: Path) -> None:

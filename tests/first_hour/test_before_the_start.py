@@ -58,6 +58,7 @@ def problems(told: str) -> list[tuple[str, str, str]]:
     return [(where, *rest.partition("\n    → ")[::2]) for where, _, rest in parts]
 
 
+@pytest.mark.slow
 def test_missing_packages_are_told_with_the_extras_that_bring_them_and_no_check_imports_torch(home: Home) -> None:
     home.set(environment__kind="math", environment__function="")
     lacking = block("torch", "transformers", "math_verify")

@@ -33,6 +33,7 @@ def harness(queue: Clients, redis_server: RedisServer, tmp_path: Path) -> Iterat
     found.end()
 
 
+@pytest.mark.slow
 def test_a_controller_follows_the_demand_and_dismisses_through_the_queue(harness: FleetHarness) -> None:
     fleet = fleet_of(TWO_POOLS, rest_s=600)
     controller = harness.controller(fleet)
@@ -52,6 +53,7 @@ def test_a_controller_follows_the_demand_and_dismisses_through_the_queue(harness
     assert harness.queue.fleet().wanted == {"spot": 2}
 
 
+@pytest.mark.slow
 def test_a_cheaper_pool_takes_over_only_once_it_serves(harness: FleetHarness) -> None:
     harness.trains(1.0)
     first = harness.controller(fleet_of(TWO_POOLS), name="c1")
@@ -167,6 +169,7 @@ def test_a_paused_fleet_is_left_as_it_is_until_it_is_resumed(harness: FleetHarne
     assert controller.turn() and harness.counts == {"spot": 3}
 
 
+@pytest.mark.slow
 def test_a_finished_run_needs_no_machine(harness: FleetHarness) -> None:
     harness.trains(1.0)
     controller = harness.controller(fleet_of(TWO_POOLS))
@@ -176,6 +179,7 @@ def test_a_finished_run_needs_no_machine(harness: FleetHarness) -> None:
     assert sum(line.startswith("left") for line in harness.written()) == 3
 
 
+@pytest.mark.slow
 def test_what_is_not_wanted_is_ended_though_nothing_can_be_started(harness: FleetHarness) -> None:
     class Broken(LocalDriver):
         def start(self, name: str, pool: str) -> bool:

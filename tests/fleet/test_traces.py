@@ -8,6 +8,7 @@ from tests.tiers import few
 TRACES = 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_learner_is_busy_again_near_the_optimum_after(kind: str) -> None:
     for seed in few(range(TRACES // len(KINDS)), 1, kind):

@@ -96,6 +96,12 @@ MISTAKES = (
         "test", "gives_a_worker_its_own_secret",
     ),
     Mistake(
+        "the learner reads the controller's secret", PLAN, "user_data.tf",
+        'learner = ["admin", "submitter", "celery", "learner", "monitor"]',
+        'learner = ["admin", "submitter", "celery", "learner", "monitor", "controller"]',
+        "test", "has_the_redis_machine_alone_make",
+    ),
+    Mistake(
         "a role of everything", "modules/aws/instance_role", "variables.tf",
         'action != "*" && !endswith(action, ":*")', 'action != "*"',
         "test", "refuses_all_actions_of_a_service",

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 TERRAFORM = ROOT / "infra" / "terraform"
 DIGEST = "sha256:" + "0" * 64
-ROLES = ("admin", "submitter", "worker", "learner", "monitor", "celery")
+ROLES = ("admin", "submitter", "worker", "learner", "monitor", "celery", "controller")
 DEADLINE_S = 120
 POOL = {"cloud": "aws", "region": "us-east-1", "machines": 1, "max_machines": 1, "usd_per_hour": 0.5}
 INPUTS: dict[str, Any] = {

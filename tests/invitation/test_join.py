@@ -58,6 +58,7 @@ def resigned(token: str, signer: Signer, **changes: object) -> str:
     return write_token(read_token(token).invitation.model_copy(update=changes), signer)
 
 
+@pytest.mark.slow
 def test_an_invited_machine_leases_and_completes_with_a_workers_rights_until_it_is_revoked(
     say: Say, invited: Invited, run: InvitingRun, tmp_path: Path
 ) -> None:
@@ -131,6 +132,7 @@ def test_a_machine_that_dies_after_any_step_of_joining_joins_when_it_is_told_aga
     assert seen == {"write invitation", "rename invitation", "claim grant", "read grant", "look at the bucket"}
 
 
+@pytest.mark.slow
 def test_an_invitation_that_expired_or_was_revoked_is_refused_and_its_users_are_gone(
     say: Say, refused: Callable[..., str], invited: Invited, run: InvitingRun, tmp_path: Path
 ) -> None:
@@ -181,6 +183,7 @@ def test_no_token_makes_a_machine_do_what_its_owner_did_not_say(
     assert not (tmp_path / "a").exists(), "something was written"
 
 
+@pytest.mark.slow
 def test_no_password_goes_to_a_server_whose_certificate_is_of_another_authority(
     refused: Callable[..., str], invited: Invited, run: InvitingRun, tmp_path: Path
 ) -> None:

@@ -135,6 +135,7 @@ def limit_of(apart: Sequence[Tensor], samples: Sequence[Drawn]) -> float:
     return left_out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_each_mini_batch_gets_a_step_of_its_own(name: str) -> None:
     settings = settings_of(**CASES[name])

@@ -56,6 +56,7 @@ def test_what_comes_while_the_model_is_written_is_trained_as_well(
     assert (queue.audit().trained, queue.status().finished) == (13, True)
 
 
+@pytest.mark.slow
 def test_a_finished_run_goes_on_with_what_was_revived(harness: LearnerHarness) -> None:
     config = harness.config()
     harness.submit(config, 8)
@@ -111,6 +112,7 @@ class Steps:
         self.taken.append((step, about))
 
 
+@pytest.mark.slow
 def test_the_queue_hears_of_a_checkpoint_only_once_it_is_whole(
     monkeypatch: pytest.MonkeyPatch, harness: LearnerHarness
 ) -> None:
@@ -144,6 +146,7 @@ def test_a_publication_that_redis_forgot_is_made_again(harness: LearnerHarness) 
         learner.result(60.0)
 
 
+@pytest.mark.slow
 def test_s_of_zero_trains_on_policy_only(harness: LearnerHarness) -> None:
     config = harness.config(staleness={"s": 0})
     harness.submit(config, PROMPTS)
@@ -152,6 +155,7 @@ def test_s_of_zero_trains_on_policy_only(harness: LearnerHarness) -> None:
     finished(harness, config)
 
 
+@pytest.mark.slow
 def test_max_updates_ends_a_run_in_the_middle_of_its_backlog(harness: LearnerHarness) -> None:
     config = harness.config(learner={"max_updates": 4})
     harness.submit(config, PROMPTS)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import orjson
@@ -40,18 +41,18 @@ def test_a_run_from_nothing_ends_with_a_model_and_a_report(tmp_path: Path) -> No
         run.stop()
 
 
-def test_a_run_with_adapters_is_killed_and_ends_with_a_model_and_its_adapters(tmp_path: Path) -> None:
-    run = SupervisedRun(tmp_path, ECHO_QUEUE_MODEL__LORA__RANK="4", ECHO_QUEUE_MODEL__DTYPE="bfloat16")
-    try:
-        for moment, role in ((trained(7), "learner"), (trained(11), "worker")):
-            run.until(moment)
-            run.kill(role)
-        assert run.ends() == 0, run.told()
-        assert_every_prompt_was_trained_once(run)
-        _generates(run.config.run.dir / "model")
-        assert (run.config.run.dir / "model" / "adapter" / "adapter_model.safetensors").exists()
-    finally:
-        run.stop()
+def test_a_run_with_adapters_is_killed_and_ends_with_a_model_and_its_adapters(
+    start: Callable[..., SupervisedRun],
+) -> None:
+    adapters = {"ECHO_QUEUE_MODEL__LORA__RANK": "4", "ECHO_QUEUE_MODEL__DTYPE": "bfloat16"}
+    run = start(ECHO_QUEUE_ROLLOUT__WORKERS="1", **adapters)
+    for moment, role in ((trained(7), "learner"), (trained(11), "worker")):
+        run.until(moment)
+        run.kill(role)
+    assert run.ends() == 0, run.told()
+    assert_every_prompt_was_trained_once(run)
+    _generates(run.config.run.dir / "model")
+    assert (run.config.run.dir / "model" / "adapter" / "adapter_model.safetensors").exists()
 
 
 def _tells_its_end(run: SupervisedRun) -> None:

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from echo_queue.records import BASE, Version
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import RULES, QueueHarness
@@ -10,6 +12,7 @@ FORKS_KEPT = 1000
 DEAD_WHOLE, SHORT_BYTES = 1000, 256
 
 
+@pytest.mark.slow
 def test_of_many_lineages_the_newest_thousand_know_where_they_began(queue: Clients) -> None:
     harness = QueueHarness(queue)
     (task,) = harness.lease(1)

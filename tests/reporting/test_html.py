@@ -45,6 +45,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
     return html.write(config(directory), updates, identity=False).read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_report_needs_nothing_else_and_its_pictures_do_not_mix(report: str) -> None:
     page = Page(report)
     assert page.loaded == []
@@ -79,6 +80,7 @@ def test_the_time_of_a_learner_that_was_down_is_nobodys(tmp_path: Path) -> None:
     assert np.allclose(shares["saving"], [0.2, 0, 0])
 
 
+@pytest.mark.slow
 def test_one_update_is_enough_for_every_picture(tmp_path: Path) -> None:
     assert html.build(config(tmp_path), [update(1)], scores={}).count("<svg") == 8
 
@@ -87,6 +89,7 @@ def test_held_out_scores_are_shown_where_they_were_measured(report: str) -> None
     assert "0.16 → 0.95" in report
 
 
+@pytest.mark.slow
 def test_a_picture_of_a_long_run_is_no_larger_than_one_of_a_short_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plots, "MOST_POINTS", 20)
     updates = [update(version) for version in range(1, 401)]

@@ -143,6 +143,7 @@ def test_services_of_another_configuration_leave_a_runs_rules_alone_and_say_so(
     assert Monitor(Caller.connect(second, "monitor")).status().rules.s == 2
 
 
+@pytest.mark.slow
 def test_services_whose_keeper_was_killed_are_found_again(config: Config, start: Start, tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text(f'[run]\nname = "test"\ndir = "{config.run.dir}"\n')
@@ -159,6 +160,7 @@ def test_services_whose_keeper_was_killed_are_found_again(config: Config, start:
         connect_redis(config, "admin", deadline_s=0)
 
 
+@pytest.mark.slow
 def test_services_that_are_kept_already_are_left_to_their_keeper(config: Config, tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text(f'[run]\nname = "test"\ndir = "{config.run.dir}"\n')
@@ -171,6 +173,7 @@ def test_services_that_are_kept_already_are_left_to_their_keeper(config: Config,
     assert keeper.wait(120) == 0
 
 
+@pytest.mark.slow
 def test_sigterm_ends_the_store_first_and_redis_last(config: Config, tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text(f'[run]\nname = "test"\ndir = "{config.run.dir}"\n')

@@ -163,6 +163,7 @@ def test_a_server_that_is_away_is_waited_for_no_longer_than_told(s3_server: Serv
         ObjectStore(endpoint, "run", deadline_s=0.3).get("a")
 
 
+@pytest.mark.slow
 def test_everything_acknowledged_is_there_after_the_server_was_killed(
     s3_server: Server, object_store: ObjectStore
 ) -> None:
@@ -262,6 +263,7 @@ def test_an_upload_in_parts_that_fails_leaves_no_object_and_no_parts(
     assert [upload["Key"] for upload in uploads if upload["Key"].startswith(object_store.prefix)] == []
 
 
+@pytest.mark.slow
 def test_an_upload_in_parts_survives_a_server_that_is_killed_in_the_middle(
     s3_server: Server, object_store: ObjectStore, small_parts: bytes
 ) -> None:

@@ -37,6 +37,7 @@ def limits(tmp_path_factory: pytest.TempPathFactory) -> PromptLimits:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(texts=st.lists(st.text(max_size=20), min_size=1, max_size=8))
 def test_the_quick_bound_never_differs_from_counting(limits: PromptLimits, texts: list[str]) -> None:

@@ -96,6 +96,7 @@ def test_what_a_killed_worker_lost_is_sent_again_by_the_next_one(harness: Submis
     assert harness.admin.audit().ok
 
 
+@pytest.mark.slow
 def test_what_is_lost_in_the_broker_is_sent_again(harness: SubmissionHarness, tmp_path: Path) -> None:
     config = harness.config()
     queue = Clients.connected_as(config, "submitter")
@@ -182,6 +183,7 @@ def wait(harness: SubmissionHarness, queue: Clients) -> None:
     arrive(config, queue, build(config), "prompts", lambda _: None)
 
 
+@pytest.mark.slow
 def test_a_file_that_changed_after_it_was_submitted_is_refused(harness: SubmissionHarness, tmp_path: Path) -> None:
     source = write(tmp_path / "prompts.jsonl", ROWS)
     config = harness.config()

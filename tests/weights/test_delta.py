@@ -96,6 +96,7 @@ def versions(draw: st.DrawFn) -> list[dict[str, Tensor]]:
     return made
 
 
+@pytest.mark.slow
 @given(versions(), st.sampled_from([256, 1 << 16]), st.sampled_from([0.0, 0.012, 1.0]))
 @quick
 def test_a_delta_gives_every_bit_of_every_type(
@@ -257,6 +258,7 @@ def test_a_sparse_update_takes_little_more_than_the_entropy_of_the_differences_g
     assert size <= 1.1 * given_exponent(on_host(flat(base)), on_host(flat(new)))
 
 
+@pytest.mark.slow
 @given(st.integers(1, 10_000), st.integers(0, 22), st.integers(0, 63), st.integers(0, 2**32 - 1))
 @quick
 def test_gaps_and_values_come_back_as_they_were_coded(count: int, gap_bits: int, value_bits: int, seed: int) -> None:
@@ -269,6 +271,7 @@ def test_gaps_and_values_come_back_as_they_were_coded(count: int, gap_bits: int,
     assert np.array_equal(made[0], gaps) and np.array_equal(made[1], values)
 
 
+@pytest.mark.slow
 def test_positions_come_back_from_their_classes() -> None:
     random = np.random.default_rng(0)
     for width in SIGNED:
@@ -287,6 +290,7 @@ def test_an_update_of_most_elements_takes_little_more_than_the_entropy_of_the_di
     assert size <= 1.1 * order_0(on_host(flat(new)) - on_host(flat(base)))
 
 
+@pytest.mark.slow
 def test_memory_stays_within_pieces_and_a_shard_however_large_a_tensor_is() -> None:
     base, new = model_step(1e-4, 1 << 24)
     out = {"w": torch.zeros_like(base)}

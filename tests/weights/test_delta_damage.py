@@ -67,6 +67,7 @@ def codes(tensor: Tensor) -> Tensor:
     return tensor.view(torch.int16)
 
 
+@pytest.mark.slow
 @given(
     st.integers(0, len(SHARDS) - 1),
     st.lists(st.tuples(st.integers(0, 2**20), st.integers(1, 255)), min_size=1, max_size=4),
@@ -81,6 +82,7 @@ def test_flipped_bits_are_refused_or_mean_nothing(number: int, flips: list[tuple
     survives(bytes(data))
 
 
+@pytest.mark.slow
 @given(st.integers(0, len(SHARDS) - 1), st.integers(0, 2**20), st.binary(max_size=40))
 @quick
 def test_a_shard_cut_short_or_made_longer_is_refused(number: int, length: int, more: bytes) -> None:

@@ -76,6 +76,7 @@ def test_parts_and_chunks_have_bounds(change: Change) -> None:
         Announcement.decode(canonical(announced), "here")
 
 
+@pytest.mark.slow
 def test_a_route_has_so_many_parts_at_most() -> None:
     body = orjson.loads(ROUTE.encode())
     body["route"]["parts"] *= PARTS_MAX + 1

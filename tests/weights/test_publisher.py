@@ -126,6 +126,7 @@ def test_versions_only_ascend(object_store: ObjectStore, number: int) -> None:
         learner.publish(Version(0, number), model(), "float32")
 
 
+@pytest.mark.slow
 def test_an_anchor_is_due_once_the_deltas_since_the_last_come_to_twice_its_bytes(object_store: ObjectStore) -> None:
     learner, owed, anchor, dues = weight_publisher(object_store), 0, 0, []
     for number, tensors in enumerate(history(24, share=0.2)):
@@ -222,6 +223,7 @@ def test_the_changes_that_are_kept_never_outweigh_the_weights(object_store: Obje
         assert sum(kept) <= sum(tensor.nbytes for tensor in tensors.values())
 
 
+@pytest.mark.slow
 def test_readers_see_each_version_whole_while_the_learner_publishes(object_store: ObjectStore) -> None:
     done, versions = threading.Event(), history(8)
 

@@ -4,6 +4,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from torch import Tensor
 
 from echo_queue import weights
@@ -25,6 +26,7 @@ def weights_of(version: Version) -> dict[str, Tensor]:
     return tensors
 
 
+@pytest.mark.slow
 def test_of_learners_that_take_over_from_one_another_readers_only_ever_see_whole_and_newer_versions(
     queue: Clients, object_store: ObjectStore
 ) -> None:

@@ -68,6 +68,7 @@ def test_math_without_a_solution_is_a_failure_not_a_zero() -> None:
             one.score(answers(["1"], answer=""))
 
 
+@pytest.mark.slow
 def test_a_function_gets_what_trl_gives_it() -> None:
     with scorer(kind="function", function=f"{REWARDS}:matches_column") as one:
         assert one.score(answers(["yes", "no"], wanted="yes")) == [1.0, 0.0]
@@ -241,6 +242,7 @@ def test_an_environment_that_cannot_be_made_stops_the_worker(function: str, reas
         one.wait_ready()
 
 
+@pytest.mark.slow
 def test_a_hanging_environment_dies_with_its_worker(tmp_path: Path) -> None:
     program = (
         "from echo_queue.config import Environment\n"

@@ -89,7 +89,7 @@ def resident():
 
 
 torch.set_num_threads(1)
-folder, versions = Path(sys.argv[2]), 3
+folder, versions = Path(sys.argv[2]), 2
 if sys.argv[1] == "publish":
     base = None
     for number in range(versions):

@@ -94,6 +94,7 @@ def failing(
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["raises", "garbles"])
 def test_an_engine_that_breaks_while_loading_is_quarantined_and_loaded_anew(
     harness: Begin, folder: Path, tmp_path: Path, how: str
@@ -144,6 +145,7 @@ def test_what_runs_is_handed_back_before_weights_are_built_anew(harness: Begin, 
     assert {(group.newest, group.attempt) for group in run.drain(2)} == {(1, 0)}
 
 
+@pytest.mark.slow
 def test_an_engine_that_breaks_again_ends_its_worker_with_one_error(
     harness: Begin, folder: Path, tmp_path: Path
 ) -> None:

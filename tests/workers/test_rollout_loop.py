@@ -50,6 +50,7 @@ def test_every_prompt_becomes_a_scored_group_with_the_models_own_logprobs(harnes
     run.until(lambda: run.status().counts.get("left_finished") == 1, "the worker's departure")
 
 
+@pytest.mark.slow
 def test_new_versions_are_loaded_between_calls_and_named_in_their_groups(
     harness: Begin, folder: Path, tmp_path: Path
 ) -> None:
@@ -66,6 +67,7 @@ def test_new_versions_are_loaded_between_calls_and_named_in_their_groups(
         assert_generated_by(newer, group, temperature=0.8)
 
 
+@pytest.mark.slow
 def test_a_worker_that_joins_late_starts_with_the_newest_weights(harness: Begin, folder: Path, tmp_path: Path) -> None:
     newer = save_model(tmp_path / "newer", seed=1)
     run = harness()
@@ -77,6 +79,7 @@ def test_a_worker_that_joins_late_starts_with_the_newest_weights(harness: Begin,
         assert_generated_by(newer, group, temperature=0.8)
 
 
+@pytest.mark.slow
 def test_a_failing_environment_costs_attempts_and_leaves_its_traceback(harness: Begin, folder: Path) -> None:
     run = harness(environment=misbehaving())
     run.begin(["raise", "7 + 5 ="], tensors_of(folder))
@@ -87,6 +90,7 @@ def test_a_failing_environment_costs_attempts_and_leaves_its_traceback(harness: 
     assert run.queue.audit().ok
 
 
+@pytest.mark.slow
 def test_a_hanging_environment_costs_attempts_and_the_others_are_scored(harness: Begin, folder: Path) -> None:
     run = harness(environment=misbehaving(timeout_s=0.3))
     run.begin(["hang", "7 + 5 ="], tensors_of(folder))
@@ -96,6 +100,7 @@ def test_a_hanging_environment_costs_attempts_and_the_others_are_scored(harness:
     assert "timeout_s = 0.3" in reason
 
 
+@pytest.mark.slow
 def test_a_prompt_that_cannot_be_put_to_the_model_dies_with_the_reason(harness: Begin, folder: Path) -> None:
     run = harness()
     chat = [{"role": "user", "content": "yes?"}]
@@ -106,6 +111,7 @@ def test_a_prompt_that_cannot_be_put_to_the_model_dies_with_the_reason(harness: 
     assert "tokens; model.max_prompt_tokens is 64" in reasons and "no chat template" in reasons
 
 
+@pytest.mark.slow
 def test_a_shard_that_is_damaged_or_gone_costs_its_tasks_and_not_the_worker(harness: Begin, folder: Path) -> None:
     run = harness()
     run.begin(QUESTIONS[:2], tensors_of(folder), wanted=ANSWER)
@@ -125,6 +131,7 @@ def test_a_shard_that_is_damaged_or_gone_costs_its_tasks_and_not_the_worker(harn
     assert run.queue.audit().ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limits", [{"reward_max": 0.5}, {"reward_min": 100.0}])
 def test_a_reward_out_of_its_range_is_a_failed_attempt(harness: Begin, folder: Path, limits: dict[str, float]) -> None:
     run = harness(environment={"kind": "function", "function": "tests.workers.rewards:counts_ids"} | limits)
@@ -240,7 +247,7 @@ def test_sigterm_ends_a_worker_whose_environment_hangs(harness: Begin, folder: P
 @pytest.mark.slow
 def test_what_a_killed_worker_held_is_done_by_another(harness: Begin, tmp_path: Path) -> None:
     endless = save_model(tmp_path / "endless", seed=0, stop=False)
-    run = harness(endless, model={"base": str(endless), "max_prompt_tokens": 64, "max_new_tokens": 2000})
+    run = harness(endless, model={"base": str(endless), "max_prompt_tokens": 64, "max_new_tokens": 1000})
     run.begin(QUESTIONS[:2], tensors_of(endless), wanted=ANSWER)
     killed = run.process("w1")
     run.until(lambda: any(one.heartbeat and one.heartbeat.tokens_per_s > 0 for one in run.status().workers), "tokens")
@@ -251,7 +258,8 @@ def test_what_a_killed_worker_held_is_done_by_another(harness: Begin, tmp_path: 
     assert run.queue.audit().ok
 
 
-ENDLESS = {"max_prompt_tokens": 64, "max_new_tokens": 4000}
+LENGTH = 2000
+ENDLESS = {"max_prompt_tokens": 64, "max_new_tokens": LENGTH}
 
 
 def stored(run: WorkerHarness) -> dict[str, PartialGroup]:
@@ -308,7 +316,7 @@ def test_a_mode_says_when_new_weights_are_taken(harness: Begin, tmp_path: Path, 
     versions = {tuple(span.version for span in sample.spans) for group in groups for sample in group.samples}
     if mode == "in-flight":
         assert (0, 1) in versions, "what ran went on with the new weights"
-        assert any(0 < sample.spans[-1].start < 4000 for group in groups for sample in group.samples)
+        assert any(0 < sample.spans[-1].start < LENGTH for group in groups for sample in group.samples)
     else:
         assert versions == {(0,), (1,)}, "what ran ended with the weights it began with"
         for group in groups:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 from echo_queue import failpoints
 from echo_queue.errors import Problem
@@ -28,17 +28,50 @@ Command = Callable[[str, str], Sequence[str]]
 """The command line of the worker of a machine, by its name and its pool."""
 
 
+class MachineProcess(Protocol):
+    """The part of `subprocess.Popen` that the driver uses; the process leads its own process group."""
+
+    def poll(self) -> int | None: ...
+
+
+Launch = Callable[[Sequence[str], Mapping[str, str], IO[str], IO[bytes]], MachineProcess]
+"""Starts a command with that environment. The process keeps the first file open, whose lock it holds, for as long as it
+lives, and notes its number there before it begins; its output goes to the second one."""
+
+
+def spawn(
+    command: Sequence[str], environ: Mapping[str, str], lock: IO[str], log: IO[bytes]
+) -> "subprocess.Popen[bytes]":
+    """The `Launch` that runs the command as a program."""
+    return subprocess.Popen(
+        noting_itself(lock.name, command),
+        env=dict(environ),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        pass_fds=[lock.fileno()],
+        start_new_session=True,
+    )
+
+
 class LocalDriver:
     """Machines below `folder`: `<pool>/<name>/lock` and `log`."""
 
     def __init__(
-        self, folder: Path, command: Command, *, grace_s: float, environ: Mapping[str, str] = os.environ
+        self,
+        folder: Path,
+        command: Command,
+        *,
+        grace_s: float,
+        environ: Mapping[str, str] = os.environ,
+        launch: Launch = spawn,
     ) -> None:
         self._folder = folder
         self._command = command
         self._grace_s = grace_s
         self._environ = environ
-        self._children: list[subprocess.Popen[bytes]] = []
+        self._launch = launch
+        self._children: list[MachineProcess] = []
 
     def machines(self) -> tuple[Machine, ...]:
         self._children = [child for child in self._children if child.poll() is None]
@@ -84,16 +117,7 @@ class LocalDriver:
     def _spawn(self, name: str, pool: str, lock: IO[str]) -> None:
         own = {"ECHO_QUEUE_ROLLOUT__POOL": pool, "ECHO_QUEUE_ROLLOUT__MACHINE": name}
         with Path(lock.name).with_name("log").open("ab") as log:
-            child = subprocess.Popen(
-                noting_itself(lock.name, self._command(name, pool)),
-                env={**self._environ, **own},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[lock.fileno()],
-                start_new_session=True,
-            )
-        self._children.append(child)
+            self._children.append(self._launch(self._command(name, pool), {**self._environ, **own}, lock, log))
 
     def _end(self, path: Path) -> None:
         """Asks the process to end, and notes when; kills it if it was asked `grace_s` ago."""

@@ -23,7 +23,7 @@ locals {
 resource "aws_secretsmanager_secret" "redis" {
   #checkov:skip=CKV_AWS_149:The account's own key encrypts them; a key of one's own would give every role rights on KMS besides
   #checkov:skip=CKV2_AWS_57:The Redis machine makes them once for a run; a rotation would end every connection of it
-  for_each                = toset(["admin", "submitter", "worker", "learner", "monitor", "celery"])
+  for_each                = toset(concat(["admin", "submitter", "worker", "learner", "monitor", "celery"], var.controller ? ["controller"] : []))
   name                    = "echo-queue/${var.run_name}/${each.key}"
   description             = "Password of the Redis user ${each.key} and the authority of the server's certificate"
   recovery_window_in_days = 0

@@ -175,3 +175,10 @@ variable "outside_workers" {
   default     = false
   nullable    = false
 }
+
+variable "controller" {
+  description = "Makes Redis' user for the controller of the fleet, echo-queue fleet, and the secret with its password. A later change replaces the machine of Redis, not its data."
+  type        = bool
+  default     = false
+  nullable    = false
+}

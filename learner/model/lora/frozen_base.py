@@ -6,7 +6,7 @@ Its tensors are read from its files one by one whenever they are needed, so that
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from safetensors.torch import save_file
 from torch import Tensor
@@ -25,15 +25,22 @@ Tensors = Callable[[], Iterable[tuple[str, Tensor]]]
 RENAME = "give this run another name, or the old base model and [model.lora]"
 
 
-class FrozenBase:
-    """The base model `name`, as `tensors` yields it: its parameters by name, in the type in which it computes."""
+class Origin(NamedTuple):
+    """A base model's folder or hub name, as PEFT's file names it; `revision`: None for a folder."""
 
-    def __init__(self, name: str, tensors: Tensors, adapters: Adapters, description: LoraDescription) -> None:
-        self._name, self._tensors, self._adapters, self.description = name, tensors, adapters, description
+    name: str
+    revision: str | None = None
+
+
+class FrozenBase:
+    """The base model `origin`, as `tensors` yields it: its parameters by name, in the type in which it computes."""
+
+    def __init__(self, origin: Origin, tensors: Tensors, adapters: Adapters, description: LoraDescription) -> None:
+        self._origin, self._tensors, self._adapters, self.description = origin, tensors, adapters, description
 
     @classmethod
     def described(
-        cls, name: str, tensors: Tensors, adapters: Adapters, share: Callable[[Callable[[], bytes]], bytes]
+        cls, origin: Origin, tensors: Tensors, adapters: Adapters, share: Callable[[Callable[[], bytes]], bytes]
     ) -> Self:
         """Reads the base model on rank 0 alone; `share` (`Team.share`) gives all ranks its description."""
 
@@ -41,7 +48,7 @@ class FrozenBase:
             infos = (TensorInfo(key, dtype_name(one), tuple(one.shape), digest_of(one)) for key, one in tensors())
             return LoraDescription(adapters.scaling, tuple(infos)).encode()
 
-        return cls(name, tensors, adapters, LoraDescription.decode(share(describe)))
+        return cls(origin, tensors, adapters, LoraDescription.decode(share(describe)))
 
     def check(self, stored: Tensor) -> None:
         """Raises `ConfigError` if the adapters of a checkpoint, by their description, belong to something else."""
@@ -71,6 +78,10 @@ class FrozenBase:
         tensors = {PEFT_PREFIX + name: tensor.cpu() for name, tensor in published.items() if name != DESCRIPTION}
         save_file(tensors, folder / ADAPTER_FILE, metadata={"format": "pt"})
         settings = self._adapters.config.to_dict()  # type: ignore[no-untyped-call]
-        settings |= {"base_model_name_or_path": self._name, "inference_mode": True}
+        settings |= {
+            "base_model_name_or_path": self._origin.name,
+            "revision": self._origin.revision,
+            "inference_mode": True,
+        }
         plain = {key: sorted(value) if isinstance(value, set) else value for key, value in settings.items()}
         (folder / CONFIG_FILE).write_text(json.dumps(plain, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -32,6 +32,7 @@ ALLOWED: Mapping[str, str] = {
     "echo_queue/fleet/drivers/command.py:CommandDriver._run": "asks the user's commands, or is behind the failpoints",
     "echo_queue/fleet/drivers/local.py:LocalDriver.start": "the lock of a name, which `start machine` fills",
     "echo_queue/fleet/drivers/local.py:_locked": "tries a lock",
+    "echo_queue/fleet/drivers/local.py:spawn": "what `LocalDriver.start` calls at the failpoint `start machine`",
     "echo_queue/simulation/real_queue.py:load": "a server of the simulation's own, which ends with it",
     "echo_queue/simulation/real_queue.py:simulated_server": "likewise",
     "echo_queue/simulation/real_queue.py:RealQueue._set_clock": "likewise",

@@ -69,6 +69,7 @@ def test_any_json_in_any_place_of_a_header_is_taken_or_refused(name: str, value:
     DECODERS["header"].take(orjson.dumps(header | {name: value}))
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(place=st.integers(0, 4), value=JSON)
 def test_any_json_in_any_place_of_a_sample_is_taken_or_refused(place: int, value: object) -> None:

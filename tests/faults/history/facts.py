@@ -169,6 +169,16 @@ def _publish(args: Sequence[Any]) -> Facts:
     return Facts(lineage=int(args[0]), version=int(args[1]))
 
 
+def _plan(args: Sequence[Any]) -> Facts:
+    """A leader's plan, with its term."""
+    return Facts(version=int(args[1]))
+
+
+def _order(args: Sequence[Any]) -> Facts:
+    """An order, with the names of the workers that it is for."""
+    return Facts(version=int(args[1]), key=str(args[2]), note=" ".join(map(_text, args[4:])))
+
+
 def _key(about: Any) -> Facts:
     return Facts(key=str(about))
 
@@ -202,6 +212,11 @@ ATTEMPTS: dict[str, Callable[[Any], Facts]] = {
     "bury_bad_group": _condemn,
     "revive": _named,
     "finish": lambda _: Facts(),
+    "evict": lambda args: Facts(note=_text(args[0])),
+    "plan": _plan,
+    "order": _order,
+    "start machine": _key,
+    "end machine": _key,
     "put checkpoints/manifest.json": _key,
     "put once checkpoints/manifest.json": _key,
 }
@@ -268,4 +283,6 @@ ANSWERS: dict[str, Callable[[Any, Any], Facts]] = dict.fromkeys(ATTEMPTS, _said)
     "get replay": _read_back,
     "put checkpoints/manifest.json": _put,
     "put once checkpoints/manifest.json": _put,
+    "start machine": _put,
+    "end machine": _put,
 }

@@ -104,6 +104,7 @@ def test_sigkill_during_a_rewrite_of_the_log_loses_nothing_that_was_acknowledged
         assert all(client.mget([f"ballast:{number}" for number in range(BALLAST_KEYS)]))
 
 
+@pytest.mark.slow
 def test_a_log_that_is_torn_anywhere_at_its_end_is_a_consistent_past(server: RedisServer) -> None:
     """More is cut off than a crash could take: whole moves are forgotten, but none by half."""
     harness = QueueHarness(queue_at(server), replace(RULES, s=100), prompts=200)

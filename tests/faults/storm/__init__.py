@@ -4,8 +4,9 @@
   comes back as a zombie that others have taken over from), a second learner, and power cuts: all at once.
 - The learner is one process, or a launcher with two ranks, each of which is killed and stopped like any other role; a
   rank that is stopped stays so beyond its deadline.
-- With `--containers` the workers are containers: compose starts them and gives them their notices, and starts those
-  that were killed again.
+- Two controllers at times, by a fleet file that changes, rent and dismiss workers besides those of the supervisor.
+- With `--containers` the workers but those of the fleet are containers: compose starts them and gives them their
+  notices, and starts those that were killed again.
 - After the last kill the run must finish; then `checker` judges whether every promise was kept.
 - The exit code is 0 only if every promise was kept and the logs hold no unexpected traceback. A storm of five minutes
   or more must also have killed often enough and met enough, and the run must have finished within a minute (`summary`);
@@ -20,6 +21,7 @@ The seed decides what is done and when; how the processes run in between is up t
 | `settings` | what the seed draws |
 | `fault_injection` | the faults, and to which roles they happen |
 | `processes`, `forked_roles` | the processes: found, signalled, forked and supervised |
+| `fleet` | the machines that controllers start, and their fleet file |
 | `containers`, `contained_worker` | workers in containers, and what runs in one |
 | `roles`, `prompts`, `simulated` | what the processes run |
 | `observer` | the audits during a storm, and the evidence after it |

@@ -6,10 +6,8 @@ import time
 from collections import Counter
 from contextlib import suppress
 
-import redis
-
 from echo_queue.errors import EchoQueueError
-from echo_queue.queue import WorkerOrder
+from tests.faults.storm import fleet
 from tests.faults.storm.forked_roles import Process
 from tests.faults.storm.observer import StormObserver
 from tests.faults.storm.processes import Processes, role_of
@@ -20,18 +18,18 @@ from tests.faults.storm.settings import (
     KILLS_WITH_RANKS,
     LEASE_S,
     OTHERS,
+    POOLS,
     RANK_DEADLINE_S,
     SPOTS,
     STOPS,
+    WORKERS,
 )
 from tests.faults.storm.summary import spared_by
 
 PAUSE_S = 0.01
 MAKE_UP_S = 20.0
-ORDER_SHARE = 0.5
-"""The share of the machines that go of which a controller dismisses the worker."""
-ORDER_MS = 1_500
-CONTROLLERS = ("controller-1", "controller-2")
+EVICTED = (*WORKERS, "spot", *POOLS)
+"""The beginnings of the names of workers that are evicted."""
 JOIN_SHARE = 0.5
 """The share of the draws at which a spot worker may join in which one does."""
 REWIND_S = 7.0
@@ -98,6 +96,12 @@ class FaultInjector:
                 self._rewind()
             case "revive":
                 self._revive()
+            case "second":
+                self._second()
+            case "demand":
+                self._demand()
+            case "evict":
+                self._evict()
 
     def _kill(self, role: str, lot: float) -> None:
         process = self._one(role, lot)
@@ -106,12 +110,13 @@ class FaultInjector:
             self._count_learner(process, "SIGKILL")
 
     def _stop(self, role: str, lot: float, share: float) -> None:
-        """Stops the role for longer than a lease, a rank for longer than its deadline: for `share` times as long.
+        """Stops the role for longer than a lease, a rank or controller for longer than its deadline or lead.
 
         While a learner is stopped another one takes the run over.
         """
         process = self._one(role, lot)
-        if process is None or not self._processes.stop(process, share * (RANK_DEADLINE_S if process.rank else LEASE_S)):
+        usual_s = fleet.LEAD_S if role == "controller" else RANK_DEADLINE_S if process and process.rank else LEASE_S
+        if process is None or not self._processes.stop(process, share * usual_s):
             return
         self.stops[role] += 1
         self._count_learner(process, "SIGSTOP")
@@ -135,28 +140,32 @@ class FaultInjector:
             self.done["rival learners"] += 1
 
     def _spot(self, lot: float) -> None:
-        """A worker joins, or is told that its machine is taken away; or a fleet's controller dismisses it."""
+        """A worker joins, or is told that its machine is taken away."""
         there = self._named(*SPOTS)
         away = sorted({*SPOTS} - {process.name for process in there})
         if away and (lot < JOIN_SHARE or not there):
             self.done["spot workers"] += self._processes.join(away[0])
-        elif self._draw.random() < ORDER_SHARE:
-            self._dismiss(there[int(lot * len(there))].name)
         else:
             self.done["notices"] += self._processes.notify(there[int(lot * len(there))])
 
-    def _dismiss(self, worker: str) -> None:
-        """Orders a worker to rest or to leave, as one of two controllers that depose one another.
+    def _second(self) -> None:
+        if not self._named("controller-2"):
+            self._processes.start_role("controller-2", "controller", "controller-2")
+            self.done["second controllers"] += 1
 
-        The order is taken back soon, since a machine of that name comes again, unlike those of a fleet.
-        """
-        with suppress(EchoQueueError, redis.RedisError), self._observer.observed():
+    def _demand(self) -> None:
+        """Changes the fleet file, and ends the controllers in order: the supervisor starts one with the new file."""
+        fleet.write_file(self._processes.directory, self._draw)
+        for process in self._processes.living():
+            if role_of(process) == "controller":
+                self._processes.signal(process, signal.SIGTERM)
+        self.done["changes of demand"] += 1
+
+    def _evict(self) -> None:
+        """Takes from workers what they hold, as after a revocation; these go on, so that it happens often."""
+        with suppress(EchoQueueError), self._observer.observed():
             if queue := self._observer.admin():
-                controller = queue.controller(self._draw.choice(CONTROLLERS))
-                controller.lead(0.0)
-                controller.order(WorkerOrder(self._draw.choice(("rest", "leave"))), [worker])
-                queue.client.pexpire(queue.keys.order(worker), ORDER_MS)
-                self.done["dismissals"] += 1
+                self.done["evicted tasks"] += queue.evict(self._draw.choice(EVICTED))
 
     def _restart(self) -> None:
         """While others are killed on."""

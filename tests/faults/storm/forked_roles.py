@@ -9,7 +9,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -73,6 +73,20 @@ def supervise(directory: Path, roles: tuple[Role, ...]) -> int:
         return 2
 
 
+def launch_machine(
+    directory: Path, command: Sequence[str], environ: Mapping[str, str], lock: IO[str], log: IO[bytes]
+) -> Forked:
+    """Forks a machine of the fleet; its name is the command's last word. It outlives the controller that started it."""
+    name, pool = command[-1], environ["ECHO_QUEUE_ROLLOUT__POOL"]
+
+    def announce() -> None:
+        os.environ.update(environ)
+        os.write(lock.fileno(), f"{os.getpid()}\n".encode())
+
+    with (directory / "logs" / f"{name}.log").open("ab") as own:
+        return _fork(pool, lambda: run_role(directory, ("machine", name)), own, announce, kept=lock.fileno())
+
+
 def _launch(directory: Path, role: Role, environ: Mapping[str, str], log: IO[bytes], guard: IO[bytes]) -> Forked:
     def announce() -> None:
         os.write(guard.fileno(), f"{sign(role)} {os.getpid()}\n".encode())
@@ -80,15 +94,19 @@ def _launch(directory: Path, role: Role, environ: Mapping[str, str], log: IO[byt
     return _fork(role.name, lambda: run_role(directory, role.command), log, announce)
 
 
-def _fork(name: str, run: Callable[[], int], log: IO[bytes], announce: Callable[[], None]) -> Forked:
+def _fork(
+    name: str, run: Callable[[], int], log: IO[bytes], announce: Callable[[], None], kept: int | None = None
+) -> Forked:
     pid = os.fork()
     if pid == 0:
-        _run_child(name, run, log, announce)
+        _run_child(name, run, log, announce, kept)
     return Forked(pid)
 
 
-def _run_child(name: str, run: Callable[[], int], log: IO[bytes], announce: Callable[[], None]) -> NoReturn:
-    """Runs the child to its end. It holds no file of its parent's but the log."""
+def _run_child(
+    name: str, run: Callable[[], int], log: IO[bytes], announce: Callable[[], None], kept: int | None
+) -> NoReturn:
+    """Runs the child to its end. It holds no file of its parent's but the log, and the one `kept`."""
 
     def prepare() -> None:
         os.setsid()
@@ -97,7 +115,9 @@ def _run_child(name: str, run: Callable[[], int], log: IO[bytes], announce: Call
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-        os.closerange(3, 1 + max(int(entry.name) for entry in Path("/proc/self/fd").iterdir()))
+        if kept is not None:
+            os.dup2(kept, 3)
+        os.closerange(3 + (kept is not None), 1 + max(int(entry.name) for entry in Path("/proc/self/fd").iterdir()))
 
     run_child(prepare, run)
 
@@ -118,7 +138,7 @@ def reap(but: frozenset[int]) -> None:
 def descendants() -> list[Process]:
     """All processes below this one, zombies included."""
     pids = (entry.name for entry in Path("/proc").iterdir() if entry.name.isdecimal())
-    known = [process for pid in pids if (process := _process(int(pid)))]
+    known = [process for pid in pids if (process := process_of(int(pid)))]
     children: dict[int, list[Process]] = {}
     for process in known:
         children.setdefault(process.parent, []).append(process)
@@ -130,7 +150,8 @@ def descendants() -> list[Process]:
     return found
 
 
-def _process(pid: int) -> Process | None:
+def process_of(pid: int) -> Process | None:
+    """Returns the process of this number; None if there is none."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -19,9 +19,9 @@ from echo_queue.connections.connect import connect_redis, connect_store
 from echo_queue.errors import EchoQueueError
 from echo_queue.queue import Audit, Chunk, PromptSet, RunRules, Status
 from echo_queue.submission.sources.registry import open_source
-from tests.faults.history import recorder, served_versions
+from tests.faults.history import machines, recorder, served_versions
 from tests.faults.history.checker import Evidence, Link, Snapshot, Update
-from tests.faults.storm import prompts, simulated
+from tests.faults.storm import fleet, prompts, simulated
 from tests.queue.clients import Clients
 
 LOOK_S = (0.2, 0.5)
@@ -94,6 +94,7 @@ class StormObserver:
             poison=prompts.is_poison,
             stamped=True,
             served=served_versions.read(self.config.run.dir),
+            machines=machines.read(self.directory, fleet.CAPS),
         )
 
 

@@ -20,7 +20,7 @@ from tests.faults.crash_points.forked_process import Forked
 from tests.faults.storm import forked_roles, observer, roles
 from tests.faults.storm.containers import MACHINERY, WorkerContainers
 from tests.faults.storm.forked_roles import Process
-from tests.faults.storm.settings import SPOTS, WORKERS, supervised_roles
+from tests.faults.storm.settings import POOLS, SPOTS, WORKERS, supervised_roles
 
 REAP_S = 0.5
 SERVERS = {"redis": ("redis-server", "valkey-server"), "store": ("rclone",)}
@@ -147,12 +147,14 @@ class Processes:
 
 
 def role_of(process: Process) -> str:
-    """Returns the role of a process. A second learner is a learner, and so is a rank."""
+    """Returns the role of a process. A second learner is a learner, and so is a rank; a machine is a worker."""
     for role, names in SERVERS.items():
         if process.name in names:
             return role
-    if process.name in WORKERS + SPOTS:
+    if process.name in WORKERS + SPOTS + POOLS:
         return "worker"
+    if process.name.startswith("controller"):
+        return "controller"
     if process.name.startswith("python"):
         return "guard"
     return "learner" if process.name.startswith("rival") or process.rank else process.name

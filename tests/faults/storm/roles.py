@@ -10,6 +10,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,10 +27,11 @@ from tests.faults.crash_points.forked_process import set_process_name
 from tests.faults.crash_points.forked_ranks import fork_ranks
 from tests.faults.history import served_versions, stamps
 from tests.faults.history.recorder import Recorder
-from tests.faults.storm import prompts
+from tests.faults.storm import fleet, prompts
 from tests.faults.storm.settings import SPOTS
 from tests.faults.storm.simulated import ParityScorer, SimulatedEngine
 from tests.queue.clients import Clients
+from workers.shutdown import Shutdown, on_signals
 
 if TYPE_CHECKING:
     from learner.publication.publish_thread import Snapshot
@@ -109,16 +111,34 @@ def stamped(snapshot: "TakeSnapshot") -> "TakeSnapshot":
 
 
 def worker(directory: Path, config: Config, name: str) -> int:
+    return _work(config, name, Shutdown())
+
+
+def machine(directory: Path, config: Config, name: str) -> int:
+    """Runs the worker of a machine of the fleet."""
+    fleet.begin(directory, name, config.rollout.pool)
+    return _work(config, name, fleet.MachineShutdown(directory, name, config.rollout.pool))
+
+
+def _work(config: Config, name: str, shutdown: Shutdown) -> int:
     """Runs a rollout worker. The last spot worker stands behind a NAT: it takes weights from peers and feeds none."""
-    from workers.shutdown import Shutdown, on_signals
     from workers.worker import work
 
-    shutdown = Shutdown()
     on_signals(shutdown)
     served_versions.watch(config.run.dir)
     weights = config.weights.model_copy(update={"reachable": name != SPOTS[-1]})
     config = config.model_copy(update={"weights": weights})
     work(config, name, ParityScorer(config.environment.kind == "interactive"), shutdown, SimulatedEngine)  # type: ignore[arg-type]
+    return 0
+
+
+def controller(directory: Path, config: Config, name: str) -> int:
+    """Runs `echo-queue fleet --act`, whose machines are forked."""
+    from echo_queue.cli.fleet import control
+    from tests.faults.storm.forked_roles import launch_machine
+
+    fleet.hasten(partial(launch_machine, directory))
+    control(directory / "run.toml", directory / fleet.FILE, act=True)
     return 0
 
 
@@ -166,6 +186,8 @@ ROLES: dict[str, Callable[[Path, Config, str], int]] = {
     "celery": celery,
     "submit": submit,
     "worker": worker,
+    "machine": machine,
+    "controller": controller,
     "learner": learner,
     "rewinder": rewinder,
 }

@@ -11,9 +11,11 @@ from tests.faults.storm import simulated
 
 WORKERS, SPOTS = ("worker-1", "worker-2"), ("spot-1", "spot-2")
 """Workers that the supervisor keeps, and those that come and go."""
+POOLS = ("cheap", "dear")
+"""Pools of the fleet; the processes of its machines are called like them."""
 LEASE_S, RANK_DEADLINE_S = 1.0, 4.0
 MOST_RANKS = 2
-ACTIONS_PER_S = 3.4
+ACTIONS_PER_S = 4.0
 KILLS = {
     "worker": 32,
     "learner": 12,
@@ -21,18 +23,24 @@ KILLS = {
     "submit": 9,
     "redis": 8,
     "store": 8,
+    "controller": 8,
     "services": 3,
     "supervisor": 3,
     "power cut": 1,
 }
 KILLS_WITH_RANKS = {**KILLS, "learner": 4}
 """Ranks that were killed are back after seconds, in which the launcher notices the death and they find each other."""
-STOPS = {"worker": 6, "learner": 2, "celery": 1, "submit": 1, "redis": 1, "store": 1}
+STOPS = {"worker": 6, "learner": 2, "controller": 2, "celery": 1, "submit": 1, "redis": 1, "store": 1}
 IN_CONTAINERS = {"worker": 0.12, "spot": 0.6}
 """The share of all kills and notices that workers in containers get, where one takes seconds to begin."""
-OTHERS = {"rival": 2.0, "spot": 20.0, "rewind": 0.8, "revive": 0.8, "restart": 0.5}
+OTHERS = {"rival": 2.0, "spot": 20.0, "rewind": 0.8, "revive": 0.8, "restart": 0.5} | {
+    "second": 3.0,
+    "demand": 8.0,
+    "evict": 3.0,
+}
 """Acts of operators: a second learner by mistake; one more machine, or a notice to one; a rewind to an older
-checkpoint; a revival of dead tasks; an ordered end of all roles, and a new start."""
+checkpoint; a revival of dead tasks; an ordered end of all roles, and a new start; a second controller; another fleet
+file, and controllers that are started again with it; an eviction of workers."""
 
 
 def supervised_roles(workers: tuple[str, ...] = WORKERS) -> tuple[Role, ...]:
@@ -43,6 +51,7 @@ def supervised_roles(workers: tuple[str, ...] = WORKERS) -> tuple[Role, ...]:
         Role("learner", ("learner",), grace_s=10.0, ends=True),
         *(Role(name, ("worker", name), grace_s=3.0, ends=True) for name in workers),
         Role("submit", ("submit",), ends=True),
+        Role("controller", ("controller",), grace_s=3.0),
     )
 
 

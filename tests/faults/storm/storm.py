@@ -1,5 +1,6 @@
 """A storm from its beginning to its end: all roles start, faults are injected, the run finishes, and is judged."""
 
+import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -8,7 +9,7 @@ from pathlib import Path
 from echo_queue.connections.connect import connect_store
 from echo_queue.queue.payloads import PARTIALS
 from tests.faults.history.checker import Verdict, judge
-from tests.faults.storm import observer, roles
+from tests.faults.storm import fleet, observer, roles
 from tests.faults.storm.containers import WorkerContainers
 from tests.faults.storm.fault_injection import FaultInjector
 from tests.faults.storm.observer import StormObserver
@@ -64,10 +65,12 @@ class Storm:
             surprises=self._processes.unexpected + observer.surprises(self.directory),
             injected_s=injected_s,
             left_behind=self._left_behind(),
+            machines_left=self._machines_left(),
         )
         return summary, judge(self._observer.evidence())
 
     def _begin(self) -> None:
+        fleet.write_file(self.directory, random.Random(f"fleet {self.seed}"))
         self._processes.tend()
         self._processes.watch()
         self._await(lambda: self._observer.admin() is not None, BEGIN_S, "the services")
@@ -97,6 +100,12 @@ class Storm:
         with suppress(TimeoutError):
             self._await(lambda: not any(store.list(PARTIALS)), CLEAR_S, "the removal of partial rollouts")
         return sum(1 for _ in store.list(PARTIALS))
+
+    def _machines_left(self) -> int:
+        """Machines of the fleet that its controllers do not end, although the run is finished."""
+        with suppress(TimeoutError):
+            self._await(lambda: not any(fleet.alive(self.directory)), CLEAR_S, "the end of the fleet")
+        return sum(1 for _ in fleet.alive(self.directory))
 
     def _await(self, true: Callable[[], bool], deadline_s: float, what: str) -> None:
         give_up = time.monotonic() + deadline_s

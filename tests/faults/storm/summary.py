@@ -53,6 +53,8 @@ class StormSummary:
     """The first and the last moment of the killing, in seconds since the epoch."""
     left_behind: int = 0
     """Objects of partial rollouts in the store once the run has finished."""
+    machines_left: int = 0
+    """Machines of the fleet that are still there then."""
 
     @property
     def is_long(self) -> bool:
@@ -74,6 +76,7 @@ class StormSummary:
             (not self.kills.total(), "nobody was killed"),
             (self.drained_s is None, "the run was not finished after the last kill"),
             (self.left_behind, f"{self.left_behind} stored partial rollouts were left behind"),
+            (self.machines_left, f"{self.machines_left} machines of the fleet were not ended"),
             (surprises, f"{len(surprises)} kinds of surprise, the first: {surprises[:1]}"),
         ]
         return [what for wrong, what in told if wrong]
@@ -131,6 +134,10 @@ def met(config: Config, verdict: Verdict, done: Counter[str]) -> dict[str, int]:
         "a worker that went on where another was killed": verdict.continued,
         "a partial rollout of tokens that the model does not have": verdict.dropped,
     }
+    if verdict.fleet:
+        often["a machine that was dismissed"] = verdict.fleet.dismissed
+        often["a machine that its controller ended"] = verdict.fleet.ended
+        often["a controller that took over"] = verdict.fleet.terms - 1
     if done["rewinds"] >= MANY_REWINDS:
         often["a rewind"] = verdict.rewound
     if config.staleness.s and done["notices"] >= MANY_NOTICES:

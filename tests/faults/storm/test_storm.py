@@ -1,18 +1,25 @@
 """A minute of the storm, with the session's seed; `make storm` is the long form."""
 
 import os
+import random
 import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from echo_queue.capacity import load_fleet
 from echo_queue.config import Config
+from echo_queue.fleet.controller import limits_of
 from tests.faults.history.checker import judge
+from tests.faults.history.machines import Machines
+from tests.faults.history.test_check_fleet import a_fleet
 from tests.faults.history.test_checker import a_good_run
+from tests.faults.storm import fleet
 from tests.faults.storm.observer import CHAINED, raised
 from tests.faults.storm.settings import KILLS, rules
 from tests.faults.storm.summary import StormSummary, met
@@ -46,8 +53,9 @@ def test_a_storm_with_nothing_to_complain_of() -> None:
     [
         (replace(SUMMARY, drained_s=None), "not finished after the last kill"),
         (replace(SUMMARY, left_behind=2), "2 stored partial rollouts were left behind"),
+        (replace(SUMMARY, machines_left=1), "1 machines of the fleet were not ended"),
         (replace(SUMMARY, drained_s=61.0), "not finished within 60 s"),
-        (replace(SUMMARY, kills=Counter(dict.fromkeys(KILLED, 100))), "800 kills are fewer than 1000"),
+        (replace(SUMMARY, kills=Counter(dict.fromkeys(KILLED, 100))), "900 kills are fewer than 1000"),
         (replace(SUMMARY, kills=KILLED - Counter(redis=200)), "never killed: redis"),
         (replace(SUMMARY, surprises=Counter({"learner: AssertionError: boom": 1})), "1 kinds of surprise"),
         (replace(SUMMARY, surprises=Counter({"the supervisor ended by itself with 1": 9})), "1 kinds of surprise"),
@@ -76,7 +84,7 @@ def test_a_long_storm_that_met_too_little_shows_too_little() -> None:
     [
         (SHORT, SNAPSHOTS_S, {"a rewind": 0}, "not once a rewind"),
         (replace(SHORT, drained_s=61.0), SNAPSHOTS_S, SHOWN, "not finished within 60 s"),
-        (replace(SHORT, kills=Counter(dict.fromkeys(KILLED, 3))), SNAPSHOTS_S, SHOWN, "24 kills are fewer than 30"),
+        (replace(SHORT, kills=Counter(dict.fromkeys(KILLED, 3))), SNAPSHOTS_S, SHOWN, "27 kills are fewer than 30"),
         (replace(SHORT, kills=KILLED - Counter(redis=200)), SNAPSHOTS_S, SHOWN, "never killed: redis"),
         (SHORT, [], SHOWN, "no snapshot in 0-60 s"),
     ],
@@ -131,6 +139,26 @@ def test_a_long_storm_without_differences_or_peers_shows_too_little(
 
 def missing(shown: dict[str, int]) -> set[str]:
     return {what for what, often in shown.items() if not often}
+
+
+def test_a_long_storm_whose_controllers_dismissed_nobody_shows_too_little(tmp_path: Path) -> None:
+    config = Config.model_validate(rules(tmp_path, 1))
+    idle = judge(replace(a_fleet(), machines=Machines((), Counter(), fleet.CAPS)))
+    lacking = {"a machine that its controller ended"}
+    assert not lacking & missing(met(config, judge(a_fleet()), Counter()))
+    assert lacking & missing(met(config, idle, Counter()))
+
+
+def test_a_storms_fleet_file_is_one_and_its_demand_changes(tmp_path: Path) -> None:
+    supplies = set()
+    for seed in range(3):
+        fleet.write_file(tmp_path, random.Random(seed))
+        found = load_fleet(tmp_path / fleet.FILE, date.today())
+        assert limits_of(found).machines == fleet.CAPS.machines
+        assert limits_of(found).usd_per_hour == fleet.CAPS.usd_per_hour
+        assert {name: pool.price and pool.price.usd_per_hour for name, pool in found.pools.items()} == fleet.PRICES
+        supplies.add(found.pools["cheap"].tokens_per_s[fleet.TOKENS].value)
+    assert len(supplies) == 3
 
 
 def test_the_seeds_draw_every_mode_and_kind_of_environment(tmp_path: Path) -> None:

@@ -120,6 +120,7 @@ others_are_there()
     assert places == ["0 0 3 127.0.0.1 True", "1 1 3 127.0.0.1 None", "2 2 3 127.0.0.1 None"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dying", [0, 2])
 def test_a_death_takes_all_ranks_along_and_they_start_again(
     launched: list[Launched], tmp_path: Path, dying: int
@@ -146,6 +147,7 @@ def test_a_rank_that_says_that_a_person_must_act_ends_the_learner(
     assert not any(map(lives, one.pids()))
 
 
+@pytest.mark.slow
 def test_ranks_that_keep_dying_end_the_learner_with_the_cause(launched: list[Launched], tmp_path: Path) -> None:
     one = launch(launched, tmp_path, "others_are_there()\nif rank == 1: sys.exit(7)\nwait()", 0.5)
     code, printed = one.end()
@@ -153,6 +155,7 @@ def test_ranks_that_keep_dying_end_the_learner_with_the_cause(launched: list[Lau
     assert "learner rank 1 ended with exit code 7; its ranks ended 3 times in a row" in printed
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_while_nccl_ends_the_others_is_named(launched: list[Launched], tmp_path: Path) -> None:
     """NCCL ends each rank that waits in vain with SIGABRT, and names none."""
     program = """

@@ -144,6 +144,7 @@ def test_a_prune_that_fails_is_heard_of(store: ObjectStore, monkeypatch: pytest.
     assert [all(map(store.exists, saved.keys)) for saved in (first, second)] == [False, True]
 
 
+@pytest.mark.slow
 def test_training_goes_on_while_a_checkpoint_is_saved_and_commits_it_then(gate: Gate, harness: LearnerHarness) -> None:
     config = harness.config(learner={"checkpoint_updates": 6})
     harness.submit(config, 42)
@@ -162,6 +163,7 @@ def test_training_goes_on_while_a_checkpoint_is_saved_and_commits_it_then(gate: 
     assert len(checkpoint.trained_ids(harness.store(config))) == 42
 
 
+@pytest.mark.slow
 def test_a_failed_upload_ends_the_learner_with_its_error(
     monkeypatch: pytest.MonkeyPatch, harness: LearnerHarness
 ) -> None:
@@ -192,6 +194,7 @@ def test_a_failed_upload_is_noticed_while_the_learner_waits_for_groups(
         loop.leader.collector.gather(0, threading.Event())
 
 
+@pytest.mark.slow
 def test_checkpoints_come_by_time_as_well(harness: LearnerHarness) -> None:
     config = harness.config(learner={"checkpoint_updates": 1000, "checkpoint_s": 1e-6, "keep_checkpoints": 50})
     harness.submit(config, 42)

@@ -107,6 +107,7 @@ def test_a_rewind_under_a_living_learner_is_refused(harness: LearnerHarness) -> 
         rewind(queue.learner(), queue, store, made.name)
 
 
+@pytest.mark.slow
 def test_a_rewind_to_what_is_not_there_changes_nothing(harness: LearnerHarness) -> None:
     config = a_run_that_ended(harness)
     store, queue = harness.store(config), harness.queue(config)
@@ -119,6 +120,7 @@ def test_a_rewind_to_what_is_not_there_changes_nothing(harness: LearnerHarness) 
     assert trained_once(harness, config)
 
 
+@pytest.mark.slow
 def test_what_only_a_damaged_checkpoint_holds_is_trained_again(harness: LearnerHarness) -> None:
     config = a_run_that_ended(harness)
     store, queue = harness.store(config), harness.queue(config)
@@ -133,6 +135,7 @@ def test_what_only_a_damaged_checkpoint_holds_is_trained_again(harness: LearnerH
     assert trained_once(harness, config)
 
 
+@pytest.mark.slow
 def test_a_redis_that_lost_everything_is_told_what_is_trained(harness: LearnerHarness) -> None:
     config = a_run_that_ended(harness)
     store, queue = harness.store(config), harness.queue(config)
@@ -151,6 +154,7 @@ def test_a_redis_that_lost_everything_is_told_what_is_trained(harness: LearnerHa
     assert sorted(checkpoint.trained_ids(store)) == sorted([*IDS, "more/0/0", "more/0/1"])
 
 
+@pytest.mark.slow
 def test_a_learner_whose_moves_were_forgotten_is_told_and_the_next_one_goes_on(harness: LearnerHarness) -> None:
     config = harness.config(learner={"checkpoint_updates": 2})
     harness.submit(config, PROMPTS)
@@ -224,6 +228,7 @@ def refuse_to_restore(*_: object) -> None:
     raise AssertionError("there is nothing to restore")
 
 
+@pytest.mark.slow
 def test_a_checkpoint_names_the_prompts_that_its_ids_mean(harness: LearnerHarness) -> None:
     config = harness.config(learner={"max_updates": 4, "checkpoint_updates": 2})
     harness.submit(config, 8, "first", digest="ab")
@@ -250,6 +255,7 @@ def test_checkpoints_are_committed_together_up_to_so_many_ids() -> None:
     assert list(resuming.together([], 3)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damaged", [False, True])
 def test_a_commit_that_ended_between_its_steps_goes_on_or_is_undone(
     harness: LearnerHarness, monkeypatch: pytest.MonkeyPatch, damaged: bool

@@ -80,6 +80,7 @@ def learner(object_store: ObjectStore, policy: Policy) -> Publications:
     return Publications(object_store, policy.snapshot(), "bfloat16")
 
 
+@pytest.mark.slow
 @on_rclone
 def test_learner_and_worker_compute_with_the_same_weights(
     folder: Path, policy: Policy, learner: Publications, tmp_path: Path

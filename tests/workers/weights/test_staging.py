@@ -31,6 +31,7 @@ def lead(stage: Stage, learner: Publications, manifest: Manifest) -> int:
     return len(routes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("encrypt", [False, True])
 def test_whatever_versions_are_missed_the_copy_is_bit_for_bit_the_published_one(

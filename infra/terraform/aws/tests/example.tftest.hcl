@@ -82,6 +82,19 @@ run "has_secrets_that_go_at_once_when_the_run_goes" {
   }
 }
 
+run "has_a_secret_for_the_controller_where_there_is_one" {
+  command = plan
+
+  variables {
+    controller = true
+  }
+
+  assert {
+    condition     = length(aws_secretsmanager_secret.redis) == 7 && aws_secretsmanager_secret.redis["controller"].name == "echo-queue/qwen3-0-6b-gsm8k/controller"
+    error_message = "The controller's user has a password, which a person finds by this name."
+  }
+}
+
 run "raises_an_alarm_before_the_budget_is_gone" {
   command = plan
 

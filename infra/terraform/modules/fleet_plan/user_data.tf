@@ -52,7 +52,7 @@ locals {
   roles = {
     worker  = ["worker"]
     learner = ["admin", "submitter", "celery", "learner", "monitor"]
-    redis   = ["admin", "submitter", "worker", "learner", "monitor", "celery"]
+    redis   = ["admin", "submitter", "worker", "learner", "monitor", "celery", "controller"]
   }
   machines = merge(
     { for name, pool in local.pools : "pool/${name}" => {

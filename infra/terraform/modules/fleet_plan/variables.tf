@@ -251,8 +251,8 @@ variable "secrets" {
   nullable    = false
 
   validation {
-    condition     = length(setsubtract(keys(var.secrets), ["admin", "submitter", "worker", "learner", "monitor", "celery"])) == 0
-    error_message = "secrets may be those of the roles admin, submitter, worker, learner, monitor and celery."
+    condition     = length(setsubtract(keys(var.secrets), ["admin", "submitter", "worker", "learner", "monitor", "celery", "controller"])) == 0
+    error_message = "secrets may be those of the roles admin, submitter, worker, learner, monitor, celery and controller."
   }
 
   validation {

@@ -5,7 +5,8 @@ chain, the queue's last audit, and audits taken all along. It believes the queue
 about what was trained or how old that was. Each violation names ids and the lines of history that concern them.
 
 `evidence`: what is known, and how it is asked. `fates`: what became of each prompt. `weights`: what made it.
-`begun`: what others went on from. `accounts`: whether all counts agree. `verdict`: all of it together.
+`begun`: what others went on from. `accounts`: whether all counts agree. `fleet`: whether its machines were started and
+ended once. `verdict`: all of it together.
 """
 
 from tests.faults.history.checker.check_books import keeps

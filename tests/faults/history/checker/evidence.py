@@ -11,6 +11,7 @@ from functools import cached_property
 from echo_queue.queue import Audit, staleness_rules
 from echo_queue.records import Version
 from tests.faults.history.facts import Generated
+from tests.faults.history.machines import Machines
 from tests.faults.history.recorder import Event
 from tests.faults.history.served_versions import Served
 
@@ -54,6 +55,7 @@ class Evidence:
     `final`, `dead` (id → reason) and `counts` (by cause) are what the queue says once nothing moves any more.
     `poison`: prompts that no environment can score. Tokens from `vocabulary` on are spoiled. `stamped`: the tensors
     tell their version (`stamps`), and a group says which made it. `served`: what the workers loaded, if that was seen.
+    `machines`: what those of a fleet said of themselves, if there is one.
     """
 
     events: tuple[Event, ...]
@@ -70,6 +72,7 @@ class Evidence:
     poison: Callable[[str], bool]
     stamped: bool
     served: Served | None
+    machines: Machines | None = None
 
     @cached_property
     def trained(self) -> tuple[str, ...]:

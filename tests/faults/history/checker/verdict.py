@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tests.faults.history.checker.check_books import accounting, checkpoints, identity, keeps, records
+from tests.faults.history.checker.check_fleet import FleetCounts, fleet, fleet_counts
 from tests.faults.history.checker.check_partials import StoredProgress
 from tests.faults.history.checker.check_prompts import deaths, lost, never_attempted, promised, trained_twice
 from tests.faults.history.checker.check_weights import Lags, loaded, stamped
@@ -42,6 +43,7 @@ class Verdict:
     """Completed groups with tokens of several versions."""
     answered: int
     """Completed groups to which their environment answered."""
+    fleet: FleetCounts | None
     violations: tuple[Violation, ...]
 
     @property
@@ -69,6 +71,8 @@ class Verdict:
             f"{self.dropped:,} bad partials dropped; {self.mixed:,} groups of several versions, {self.answered:,} with "
             "answers of their environment"
         )
+        if self.fleet:
+            lines.append(f"fleet       {self.fleet}")
         if self.violations:
             lines += ["VIOLATIONS", *map(str, self.violations)]
         return "\n".join(lines)
@@ -91,6 +95,7 @@ def judge(evidence: Evidence) -> Verdict:
         *checkpoints(evidence),
         *identity(evidence),
         *accounting(evidence),
+        *fleet(evidence),
     ]
     surviving = evidence.surviving_updates
     trained = Counter(evidence.trained)
@@ -115,6 +120,7 @@ def judge(evidence: Evidence) -> Verdict:
         handed_back=sum(int(event.facts.note) for event in evidence.answers("release")),
         mixed=sum(made.oldest < made.newest for made in evidence.completed.values()),
         answered=sum(made.observed > 0 for made in evidence.completed.values()),
+        fleet=fleet_counts(evidence),
         violations=tuple(found),
     )
 

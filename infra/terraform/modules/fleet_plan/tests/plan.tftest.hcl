@@ -164,6 +164,22 @@ run "lets_the_redis_machine_alone_write_secrets" {
   }
 }
 
+run "has_the_redis_machine_alone_make_the_controllers_password" {
+  command = plan
+
+  variables {
+    secrets = {
+      worker     = "arn:aws:secretsmanager:us-east-1:123456789012:secret:echo-queue/demo/worker-AbCdEf"
+      controller = "arn:aws:secretsmanager:us-east-1:123456789012:secret:echo-queue/demo/controller-AbCdEf"
+    }
+  }
+
+  assert {
+    condition     = [for machine, text in output.user_data : machine if strcontains(text, "demo/controller-AbCdEf")] == ["redis"] && [for machine, policy in output.machine_policies : machine if strcontains(policy, "demo/controller-AbCdEf")] == ["redis"]
+    error_message = "No other machine of the run may read it."
+  }
+}
+
 run "lets_the_learner_end_the_pools_of_this_run_and_nothing_else" {
   command = plan
 
