@@ -5,7 +5,8 @@ Heartbeats with all fields and with those that there were before a controller re
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,7 +26,8 @@ TURNS, CALLS = 20, 4 * WORKERS
 EXPIRE_MS = 5_000
 
 
-class SignsOfLife(NamedTuple):
+@dataclass(frozen=True)
+class SignsOfLife:
     """Microseconds of the server for a heartbeat, for one without a controller's fields, and for a learner's sweep."""
 
     heartbeat_us: float
