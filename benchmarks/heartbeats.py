@@ -36,7 +36,7 @@ class SignsOfLife:
 
     @property
     def added_us_per_s(self) -> float:
-        """What a controller's fields and the learner's sweep take of each second, with `WORKERS` workers."""
+        """The microseconds of each second that these fields and the learner's sweep take, with `WORKERS` workers."""
         return WORKERS * (self.heartbeat_us - self.before_us) + self.sweep_us
 
 

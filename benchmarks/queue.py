@@ -70,7 +70,7 @@ class Figures:
     """Microseconds of the server for all moves of a group."""
     signs_of_life: heartbeats.SignsOfLife
     signs_share: float
-    """What a controller's fields and the learner's sweep take of the server, divided by what groups take of it."""
+    """The server's time for controllers' fields and the learner's sweep, divided by its time for groups."""
 
 
 def group(task: Task, rng: np.random.Generator) -> Group:

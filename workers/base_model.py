@@ -19,7 +19,7 @@ LONGEST_PAUSE_S = 2.0
 
 
 def find(config: Config, store: ObjectStore, shutdown: threading.Event) -> str:
-    """Returns a folder that can be opened here; waits for the learner's upload if neither can.
+    """Returns a folder that can be opened here; waits for the learner's upload if there is none.
 
     A name such as `models/mine` may be a folder of the learner's machine or a hub model: if the learner has stored a
     folder, it is that one. Returns early once `shutdown` is set. Raises `DeadlineError` after

@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.fleet.trace import Trace
 from echo_queue.capacity import bounds
-from echo_queue.capacity.lengths import LIKELY
+from echo_queue.capacity.lengths import longest_shares
 from echo_queue.simulation import Figures, Setting, simulate
 
 BATCH, SAMPLES = 8, 2
@@ -55,7 +55,7 @@ class Speeds(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """What is said of a setting. `simulated`: of the updates that ran live.
+    """The predictions for a setting. `simulated` is of the updates that ran live.
 
     `bounded`: utilisation by the bounds with which `echo-queue plan` searches, and `serial` by ECHO-2's rule. Both say
     what many updates are like, and so does `long_run`: the utilisation of a simulation of `LONG_RUN` updates.
@@ -125,8 +125,8 @@ def predict(case: Case, trace: Trace, speeds: Speeds, *, updates: int, train_s: 
 
 def path_of(works: Sequence[float], t_bcast_s: float, s: int) -> bounds.Path:
     """Returns the way from an update to groups that take these times."""
-    shares = [((step + 0.5) / LIKELY) ** (1 / bounds.window_groups(s, BATCH)) for step in range(LIKELY)]
-    ways_s = tuple(float(t_bcast_s + slow_s) for slow_s in np.quantile(works, shares))
+    slowest_s = np.quantile(works, longest_shares(bounds.window_groups(s, BATCH)))
+    ways_s = tuple(float(t_bcast_s + slow_s) for slow_s in slowest_s)
     return bounds.Path(statistics.fmean(ways_s), t_bcast_s + statistics.fmean(works) / 2, ways_s)
 
 

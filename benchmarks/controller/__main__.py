@@ -44,7 +44,7 @@ class Period:
 
 @dataclass(frozen=True)
 class Row:
-    """What came of a disturbance. `optimum_usd_per_hour`: of the cheapest set that the plan finds after it.
+    """The figures of a disturbance. `optimum_usd_per_hour` is of the cheapest set that the plan finds after it.
 
     `caps_exceeded`: looks at the machines, of `looks`, that found a cap exceeded. `orders`: of the controller, with the
     repetitions of each turn. `late_share`: the share of their time that the engines of a pool lost because this
@@ -70,7 +70,7 @@ class Row:
 
     @property
     def saving(self) -> float:
-        """What an update costs, as a multiple of what it costs with the fleet left alone."""
+        """The price of an update, as a multiple of its price with the fleet left alone."""
         return self.controlled.usd_per_update / self.alone.usd_per_update
 
 

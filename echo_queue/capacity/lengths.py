@@ -54,9 +54,14 @@ class Lengths:
         return _likely_longest(self, samples)
 
 
+def longest_shares(samples: float) -> tuple[float, ...]:
+    """Returns the quantiles of one sample at which the longest of so many has its `LIKELY` equally likely values."""
+    return tuple(((step + 0.5) / LIKELY) ** (1 / samples) for step in range(LIKELY))
+
+
 @lru_cache
 def _likely_longest(lengths: Lengths, samples: float) -> tuple[float, ...]:
-    return tuple(lengths.quantile(((step + 0.5) / LIKELY) ** (1 / samples)) for step in range(LIKELY))
+    return tuple(map(lengths.quantile, longest_shares(samples)))
 
 
 @lru_cache

@@ -103,9 +103,9 @@ def _time_rows(config: Config, found: RunEstimate) -> Iterator[Row]:
     length = f"at {batch.prompt_tokens + batch.sample_tokens:,} tokens"
     yield "operations per token", _count(found.flops_per_token), length
     yield "tokens of an update", _count(batch.sampled), f"{batch.groups} × {batch.samples} × {batch.sample_tokens:,}"
-    rate = f"{found.mfu:.0%} of {found.devices * found.device.flops / 1e12:,.4g} TFLOP/s"
     if besides := forward_passes(config.learner):
         yield "forward passes besides", f"{besides:.3g}", "of all tokens of an update, without a gradient"
+    rate = f"{found.mfu:.0%} of {found.devices * found.device.flops / 1e12:,.4g} TFLOP/s"
     yield "T_train", _seconds(found.t_train_s), rate
     steps = f"encode {_seconds(sent.encode_s)}, link {_seconds(sent.transfer_s)}, apply {_seconds(sent.apply_s)}"
     yield "T_bcast", _seconds(sent.total_s), steps

@@ -14,7 +14,14 @@ import orjson
 
 from echo_queue.atomic_file import write_atomically
 from echo_queue.config import Config
-from echo_queue.connections.secrets import Role, StoreKeys, external_redis_password, external_store_keys, generated
+from echo_queue.connections.secrets import (
+    Role,
+    StoreKeys,
+    external_redis_password,
+    external_store_keys,
+    generated,
+    generated_password,
+)
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.storage.endpoint import StoreEndpoint
 from echo_queue.storage.errors import Unreachable
@@ -62,8 +69,7 @@ def redis_endpoint(config: Config, role: Role) -> RedisEndpoint:
     """Returns the Redis endpoint for `role`. Raises `ServiceError` if the embedded server never started."""
     if config.redis.url == EMBEDDED:
         address = _read(services_dir(config) / "redis.json", "redis.url")
-        directory = services_dir(config)
-        return RedisEndpoint(address["url"], role, generated(directory).password(role, directory))
+        return RedisEndpoint(address["url"], role, generated_password(services_dir(config), role))
     username = config.redis.username.replace("{role}", role)
     return RedisEndpoint(config.redis.url, username, external_redis_password(role=role), config.redis.ca_file)
 

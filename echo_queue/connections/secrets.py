@@ -42,18 +42,6 @@ class GeneratedSecrets:
     redis: dict[Role, str]
     store: StoreKeys
 
-    def password(self, role: Role, directory: Path) -> str:
-        """Returns the role's password. Raises `ServiceError` if the services have not run since the role exists."""
-        if role in self.redis:
-            return self.redis[role]
-        raise ServiceError(
-            Problem(
-                str(directory / FILE),
-                f"has no password for {role}, since an earlier release of echo-queue made it",
-                "start the services once with this release (`echo-queue services CONFIG`, or `run`)",
-            )
-        )
-
 
 def generated(directory: Path) -> GeneratedSecrets:
     """Reads `secrets.json` in a services directory. Raises `ServiceError` if no service ever started there."""
@@ -71,6 +59,20 @@ def generated(directory: Path) -> GeneratedSecrets:
         raise ServiceError(
             Problem(str(path), "is damaged", "delete it and restart the services; the data is kept")
         ) from None
+
+
+def generated_password(directory: Path, role: Role) -> str:
+    """Returns the role's Redis password. Raises `ServiceError` if the services have not run since the role exists."""
+    found = generated(directory).redis.get(role)
+    if found is None:
+        raise ServiceError(
+            Problem(
+                str(directory / FILE),
+                f"has no password for {role}, since an earlier release of echo-queue made it",
+                "start the services once with this release (`echo-queue services CONFIG`, or `run`)",
+            )
+        )
+    return found
 
 
 def generate(directory: Path) -> GeneratedSecrets:

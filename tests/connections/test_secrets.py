@@ -5,7 +5,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from echo_queue.connections.secrets import ROLES, generate, generated
+from echo_queue.connections.secrets import ROLES, generate, generated, generated_password
 from echo_queue.errors import ServiceError
 
 
@@ -14,10 +14,9 @@ def test_a_run_of_an_earlier_release_gets_the_passwords_that_it_lacks_and_keeps_
     values = orjson.loads(path.read_bytes())
     del values["redis"]["controller"]
     path.write_bytes(orjson.dumps(values))
-    old = generated(tmp_path)
-    assert old.password("monitor", tmp_path) == before.redis["monitor"]
+    assert generated_password(tmp_path, "monitor") == before.redis["monitor"]
     with pytest.raises(ServiceError, match="no password for controller, since an earlier release"):
-        old.password("controller", tmp_path)
+        generated_password(tmp_path, "controller")
     after = generate(tmp_path)
     assert set(after.redis) == set(ROLES) and after.redis["controller"] not in before.redis.values()
     assert {role: after.redis[role] for role in values["redis"]} == values["redis"]
