@@ -85,7 +85,7 @@ storm-containers: $(VENV)/.dev $(VENV)-launchers/.launchers apt
 	  $(if $(SEED),--seed $(SEED)) --duration $(or $(DURATION),120)
 
 crash-points: $(VENV)/.dev apt
-	ECHO_QUEUE_PROOF=whole $(PYTEST) tests/faults/crash_points/test_crash_points.py
+	ECHO_QUEUE_PROOF=whole $(PYTEST) -m proof tests/faults/crash_points/test_crash_points.py
 
 mutations: $(VENV)/.dev apt
 	$(BIN)/python -m tests.faults.mutations.apply

@@ -72,7 +72,7 @@ class VllmServer:
 
     def answers(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/health", timeout=1):
+            with urllib.request.urlopen(f"{self.url}/health", timeout=10):
                 return True
         except OSError:
             return False
@@ -80,7 +80,7 @@ class VllmServer:
     def post(self, path: str, body: object) -> None:
         request = urllib.request.Request(f"{self.url}{path}", json.dumps(body).encode(), method="POST")
         request.add_header("content-type", "application/json")
-        with urllib.request.urlopen(request, timeout=30):
+        with urllib.request.urlopen(request, timeout=120):
             pass
 
     def kill(self) -> None:

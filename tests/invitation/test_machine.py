@@ -121,7 +121,7 @@ def test_one_worker_that_greets_is_enough(listener: socket.socket) -> None:
 
     assert said(machine.peer_warnings([])) == []
     assert "none of the run's workers" in said(machine.peer_warnings(["127.0.0.1:1", "nonsense"]))[0]
-    greeter = threading.Thread(target=greet)
+    greeter = threading.Thread(target=greet, daemon=True)
     greeter.start()
     assert said(machine.peer_warnings(["127.0.0.1:1", f"127.0.0.1:{listener.getsockname()[1]}"])) == []
     greeter.join(120)

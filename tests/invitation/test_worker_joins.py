@@ -22,7 +22,7 @@ from tests.processes import children_of, command_of
 from tests.source_code import ROOT
 from tests.waiting import wait_until
 
-END_S = 60.0
+END_S = 180.0
 
 
 @pytest.fixture

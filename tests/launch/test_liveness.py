@@ -75,7 +75,7 @@ def test_an_engine_whose_step_does_not_end_is_unhealthy_until_it_ends(caplog: py
             ended.wait(timeout=60)
 
     with LivenessThread("worker", steps.trouble):
-        stuck = threading.Thread(target=hang)
+        stuck = threading.Thread(target=hang, daemon=True)
         stuck.start()
         wait_until(lambda: unhealthy("worker", late_s=0.1), "the engine to be missed")
         assert "a step of the engine has lasted longer than 0.05 s" in caplog.text

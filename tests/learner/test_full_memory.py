@@ -29,7 +29,7 @@ def test_a_full_server_makes_the_learner_save_and_commit_at_once(
         wait_until(lambda: queue.status().uncommitted > 0, "the first update")
         queue.client.config_set("maxmemory", int(queue.client.info("memory")["used_memory"]) + ROOM_BYTES)
 
-    filling = threading.Thread(target=fill)
+    filling = threading.Thread(target=fill, daemon=True)
     filling.start()
     try:
         harness.work(config, longest=400)

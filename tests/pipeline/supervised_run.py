@@ -66,7 +66,7 @@ class SupervisedRun:
         """SIGKILL to the one process that plays `role`, at once."""
         os.kill(self.pid(role), signal.SIGKILL)
         if role == "supervisor":
-            self.process.wait(60)
+            self.process.wait(180)
 
     def pid(self, role: str) -> int:
         """Waits for the role to have a process, where it is being started again."""
@@ -94,10 +94,10 @@ class SupervisedRun:
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(60)
+                self.process.wait(180)
             except subprocess.TimeoutExpired:
                 self.process.kill()
-                self.process.wait(60)
+                self.process.wait(180)
 
     def told(self) -> str:
         """Returns what the run and its roles printed, for a failed assertion."""

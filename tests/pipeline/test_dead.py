@@ -1,4 +1,4 @@
-"""A run whose reward function is broken stops early and says why, each time; once it is fixed, the command goes on."""
+"""A run whose reward function is broken stops early and says why; once it is fixed, the command goes on."""
 
 import re
 from collections.abc import Callable
@@ -24,23 +24,26 @@ def reward(prompts, completions, **columns):
 """
 
 
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [
+        (BROKEN, "KeyError: 'solution'"),
+        pytest.param(UNDEFINED, "the environment returned nan as reward 0", marks=pytest.mark.proof(share=0.5)),
+    ],
+    ids=["raises", "returns nan"],
+)
 def test_a_broken_reward_function_ends_the_run_early_and_the_fixed_one_finishes_it(
-    tmp_path: Path, start: Callable[..., SupervisedRun]
+    tmp_path: Path, start: Callable[..., SupervisedRun], broken: str, why: str
 ) -> None:
-    (tmp_path / "rewards.py").write_text(BROKEN)
+    (tmp_path / "rewards.py").write_text(broken)
     function = {"ECHO_QUEUE_ENVIRONMENT__KIND": "function", "ECHO_QUEUE_ENVIRONMENT__FUNCTION": "rewards:reward"}
     run = start(ECHO_QUEUE_ROLLOUT__WORKERS="1", **function)
     assert run.ends() == 3, run.told()
     said = run.output.read_text()
     assert re.search(r"✗ run: the first \d+ prompts died and no group was completed", said), said
-    assert "KeyError: 'solution'" in said
+    assert why in said
     assert "`echo-queue run` then tries them again" in said
     assert not run.updates()
-
-    (tmp_path / "rewards.py").write_text(UNDEFINED)
-    run.again()
-    assert run.ends() == 3, run.told()
-    assert "the environment returned nan as reward 0" in run.output.read_text()
 
     (tmp_path / "rewards.py").write_text(FIXED)
     run.again()

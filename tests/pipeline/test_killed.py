@@ -58,7 +58,7 @@ def test_a_run_is_refused_twice_left_killed_in_every_role_and_goes_on_each_time(
 def assert_a_second_run_is_refused(run: SupervisedRun) -> None:
     command = [sys.executable, "-m", "echo_queue.cli", "run", *run.process.args[4:]]  # type: ignore[index]
     second = subprocess.run(
-        command, cwd=run.directory, env=run.environ, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=run.directory, env=run.environ, capture_output=True, text=True, timeout=180, check=False
     )
     assert second.returncode == 2
     assert f"is being run already, by process {run.process.pid}" in second.stderr

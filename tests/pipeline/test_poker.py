@@ -66,7 +66,7 @@ def test_every_hand_is_trained_as_it_was_played(run: SupervisedRun) -> None:
     ((longest, _),) = turns.most_common(1)
     shown = subprocess.run(
         [sys.executable, "-m", "echo_queue.cli", "show", str(TINY), f"sorting/0/{longest}"],
-        env=run.environ, capture_output=True, text=True, timeout=60, check=True,
+        env=run.environ, capture_output=True, text=True, timeout=180, check=True,
     )  # fmt: skip
     assert "  environment │ " in shown.stdout and "Your card: " in shown.stdout
 

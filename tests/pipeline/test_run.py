@@ -71,7 +71,7 @@ def _tells_its_end(run: SupervisedRun) -> None:
 def _answer(run: SupervisedRun, *words: str) -> str:
     command = [sys.executable, "-m", "echo_queue", words[0], str(TINY), *words[1:]]
     done = subprocess.run(
-        command, cwd=run.directory, env=run.environ, capture_output=True, text=True, check=True, timeout=60
+        command, cwd=run.directory, env=run.environ, capture_output=True, text=True, check=True, timeout=180
     )
     return done.stdout
 

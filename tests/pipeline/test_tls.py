@@ -69,7 +69,7 @@ def external(tmp_path: Path) -> Iterator[ExternalServices]:
 def command(run: SupervisedRun, *words: str) -> "subprocess.CompletedProcess[str]":
     whole = [sys.executable, "-m", "echo_queue.cli", *words, str(TINY)]
     return subprocess.run(
-        whole, cwd=run.directory, env=run.environ, capture_output=True, text=True, timeout=60, check=False
+        whole, cwd=run.directory, env=run.environ, capture_output=True, text=True, timeout=180, check=False
     )
 
 

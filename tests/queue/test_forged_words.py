@@ -100,7 +100,7 @@ class Run:
         self.version = self.harness.version
         self._over = threading.Event()
         self._failures: list[Exception] = []
-        self._housekeeper = threading.Thread(target=self._keep_house)
+        self._housekeeper = threading.Thread(target=self._keep_house, daemon=True)
         self._housekeeper.start()
         self.begin()
 

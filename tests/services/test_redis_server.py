@@ -15,6 +15,7 @@ from redis.retry import Retry
 from echo_queue.errors import ServiceError
 from echo_queue.services import redis_server
 from echo_queue.services.redis_server import RedisServer, User, find_program
+from tests.waiting import DEADLINE_S, wait_until
 
 USERS = (User("admin", "secret", "~* &* +@all"), User("reader", "other", "%R~* -@all +@read +ping"))
 Make = Callable[..., RedisServer]
@@ -56,12 +57,12 @@ def test_everything_acknowledged_is_there_after_sigkill_and_on_the_same_port(mak
             except redis.ConnectionError:
                 return
 
-    writer = threading.Thread(target=write)
+    writer = threading.Thread(target=write, daemon=True)
     writer.start()
-    while written < 50:
-        assert writer.is_alive()
+    wait_until(lambda: written >= 50 or not writer.is_alive(), "fifty writes")
     server.kill()
-    writer.join()
+    writer.join(DEADLINE_S)
+    assert written >= 50
     assert not server.alive()
     server.start()
     assert server.port == port

@@ -29,7 +29,7 @@ from echo_queue.queue import Caller, Monitor
 from echo_queue.services import serving
 from echo_queue.services.inspection import inspect
 from echo_queue.services.serving import Services
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_S, wait_until
 
 Configure = Callable[..., Config]
 Start = Callable[..., Services]
@@ -68,11 +68,11 @@ def running(config: Config, start: Start) -> Iterator[Services]:
         while not stop.wait(serving.WATCH_S):
             kept.watch()
 
-    watcher = threading.Thread(target=watch)
+    watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     yield kept
     stop.set()
-    watcher.join()
+    watcher.join(DEADLINE_S)
 
 
 def pid_of(config: Config, service: str) -> int:
@@ -170,7 +170,7 @@ def test_services_that_are_kept_already_are_left_to_their_keeper(config: Config,
         serving.serve(config, threading.Event())
     assert connect_redis(config, "admin", deadline_s=0).ping(), "nobody else ends them"
     keeper.send_signal(signal.SIGTERM)
-    assert keeper.wait(120) == 0
+    assert keeper.wait(DEADLINE_S) == 0
 
 
 @pytest.mark.slow
@@ -180,7 +180,7 @@ def test_sigterm_ends_the_store_first_and_redis_last(config: Config, tmp_path: P
     keeper = subprocess.Popen([sys.executable, "-c", SERVE, str(file)])
     wait_until((services_dir(config) / "store.json").exists, "the services")
     keeper.send_signal(signal.SIGTERM)
-    assert keeper.wait(120) == 0
+    assert keeper.wait(DEADLINE_S) == 0
     for service in ("redis", "store"):
         with pytest.raises(ProcessLookupError):
             os.kill(pid_of(config, service), 0)

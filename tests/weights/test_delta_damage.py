@@ -17,6 +17,7 @@ from echo_queue.weights.delta import BadDelta, Settings, apply, classes, encode,
 from echo_queue.weights.delta.change import InClasses
 from echo_queue.weights.delta.format import LENGTHS, MAGIC
 from echo_queue.weights.delta.streams import MalformedStream, pack
+from tests.waiting import DEADLINE_S
 
 torch.set_num_threads(1)
 quick = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
@@ -236,5 +237,5 @@ for shard in shards:
 @pytest.mark.slow
 def test_a_stream_that_expands_without_end_is_refused_before_it_does() -> None:
     """The decoder runs in a process that may not grow: 256 MiB of zeros in a few bytes, for 200 bytes of weights."""
-    done = subprocess.run([sys.executable, "-c", BOMB], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", BOMB], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.stdout.split() == ["refused"] * 3, done.stderr

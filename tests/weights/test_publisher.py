@@ -1,6 +1,7 @@
 """Promises of publishing, kept on every real store."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -225,28 +226,29 @@ def test_the_changes_that_are_kept_never_outweigh_the_weights(object_store: Obje
 
 @pytest.mark.slow
 def test_readers_see_each_version_whole_while_the_learner_publishes(object_store: ObjectStore) -> None:
-    done, versions = threading.Event(), history(8)
+    versions = history(8)
 
     def learn() -> None:
         learner = weight_publisher(object_store, anchor_every=3)
-        try:
-            for number, tensors in enumerate(versions):
-                learner.publish(Version(0, number), tensors, "float32")
-                learner.further(Version(0, number))
-                weights.prune(object_store, Version(0, number))
-        finally:
-            done.set()
+        for number, tensors in enumerate(versions):
+            learner.publish(Version(0, number), tensors, "float32")
+            learner.further(Version(0, number))
+            weights.prune(object_store, Version(0, number))
 
-    learner = threading.Thread(target=learn)
-    learner.start()
-    seen = 0
-    while not (done.is_set() and seen):
+    def look() -> bool:
         published = weights.latest(object_store, VERIFIER)
         with suppress(MissingObject):  # pruned while a slow reader was at it: it looks again
             if published:
                 assert same(fetch(object_store, published), versions[published.version.number])
-                seen += 1
-    learner.join()
+                return True
+        return False
+
+    with ThreadPoolExecutor(1) as pool:
+        learner = pool.submit(learn)
+        while not learner.done():
+            look()
+        learner.result()
+    assert look(), "the last version"
 
 
 def test_what_the_store_refuses_is_one_clear_error_and_no_version(

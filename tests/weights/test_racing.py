@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import pytest
 from torch import Tensor
@@ -42,13 +42,17 @@ def test_of_learners_that_take_over_from_one_another_readers_only_ever_see_whole
 
     def learn(number: int) -> None:
         if number:
-            wait_until(well_begun[number - 1].is_set, f"learner {number} of {LEARNERS} to publish")
+            wait_until(
+                lambda: well_begun[number - 1].is_set() or over.is_set(), f"learner {number} of {LEARNERS} to publish"
+            )
         mine = Clients(queue.client, queue.run)
         lineage = mine.resume().lineage
         learner = weight_publisher(object_store, anchor_every=3)
         last = number == LEARNERS - 1
         try:
             for version in (Version(lineage, n) for n in (range(VERSIONS) if last else itertools.count())):
+                if over.is_set():
+                    return
                 mine.publish(lineage, learner.publish(version, weights_of(version), "float32"))
                 if version.number + 1 == TAKEN_OVER_AFTER:
                     well_begun[number].set()
@@ -77,7 +81,7 @@ def test_of_learners_that_take_over_from_one_another_readers_only_ever_see_whole
         reader = pool.submit(read)
         learners = [pool.submit(learn, number) for number in range(LEARNERS)]
         try:
-            for learner in learners:
+            for learner in as_completed(learners):
                 learner.result()
         finally:
             over.set()

@@ -81,7 +81,7 @@ def test_a_function_gets_what_trl_gives_it() -> None:
 @pytest.fixture(scope="module")
 def misbehaving() -> Iterator[Scorer]:
     """One scorer for all ways to misbehave: after each of them the next one is scored as well."""
-    with scorer(kind="function", function=f"{REWARDS}:misbehaves", timeout_s=0.5) as one:
+    with scorer(kind="function", function=f"{REWARDS}:misbehaves", timeout_s=2.0) as one:
         yield one
 
 
@@ -89,7 +89,7 @@ def misbehaving() -> Iterator[Scorer]:
     ("completion", "reason"),
     [
         ("raise", "RuntimeError: no such luck"),
-        ("hang", "timeout_s = 0.5"),
+        ("hang", "timeout_s = 2"),
         ("die", "ended with 7"),
         ("nan", "returned nan as reward 0"),
         ("none", "returned None as reward 0"),
@@ -139,7 +139,7 @@ def test_a_poker_table_plays_the_hand_of_the_row() -> None:
 @pytest.fixture(scope="module")
 def played() -> Iterator[Scorer]:
     """One scorer for all sessions that misbehave, as a worker has one for all of its samples."""
-    with guessing(timeout_s=0.5) as one:
+    with guessing(timeout_s=2.0) as one:
         yield one
 
 
@@ -147,7 +147,7 @@ def played() -> Iterator[Scorer]:
     ("text", "reason"),
     [
         ("raise", "RuntimeError: no such luck"),
-        ("hang", "timeout_s = 0.5"),
+        ("hang", "timeout_s = 2"),
         ("die", "ended with 7"),
         ("nan", "returned nan as reward 0"),
         ("nothing", "an empty text"),

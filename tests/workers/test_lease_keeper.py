@@ -49,7 +49,7 @@ def test_a_task_that_nobody_wants_any_more_is_dropped(harness: Begin, folder: Pa
 
 
 def test_a_lease_lasts_as_long_as_the_heart_beats(harness: Begin, folder: Path) -> None:
-    run = harness(queue={"lease_s": 1.0}, telemetry={"heartbeat_s": 0.1})
+    run = harness(telemetry={"heartbeat_s": 0.1})
     run.begin(["1"], tensors_of(folder))
     queue, held = Clients.connected_as(run.config, "worker"), HeldLeases()
     held.add(queue.lease("w1", BASE, 1).tasks, 0)
@@ -64,11 +64,11 @@ def test_a_lease_lasts_as_long_as_the_heart_beats(harness: Begin, folder: Path) 
 
     run.until(begun_anew, "five renewals")
     lease_keeper.close()
-    run.until(lambda: run.queue.reclaim().expired == 1, "the lease's end")
+    run.end_leases()
 
 
 def test_partials_that_were_noted_are_stored_for_the_next_worker(harness: Begin, folder: Path) -> None:
-    run = harness(queue={"lease_s": 0.5}, telemetry={"heartbeat_s": 0.1})
+    run = harness(telemetry={"heartbeat_s": 0.1})
     run.begin(["1"], tensors_of(folder))
     queue, held = Clients.connected_as(run.config, "worker", run.store), HeldLeases()
     (task,) = queue.lease("w1", BASE, 1).tasks
@@ -83,7 +83,7 @@ def test_partials_that_were_noted_are_stored_for_the_next_worker(harness: Begin,
         lambda: run.queue.client.hlen(run.queue.keys.partials) == 1, "the partial rollout of the task that is held"
     )
     lease_keeper.close()
-    run.until(lambda: run.queue.reclaim().expired == 1, "the lease's end")
+    run.end_leases()
     found = queue.lease("w2", BASE, 1).partials
     assert [len(one.samples) for one in found.values()] == [3] and list(found) == [task.id]
 

@@ -8,6 +8,7 @@ import pytest
 
 PROGRAM = """
 import sys
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -33,31 +34,23 @@ class OnDisk(Bytes):
         return memoryview(self._path.read_bytes())
 
 
-class TensorsOnDemand(dict):
-    "Tensors that exist while they are looked at."
+@cache
+def tensors_of(number):
+    return {f"layers.{n:02}": tensor_of(n, number) for n in range(TENSORS)}
 
-    def __init__(self, seed):
-        super().__init__({f"layers.{n:02}": n for n in range(TENSORS)})
-        self._seed = seed
 
-    def __getitem__(self, name):
-        generator = torch.Generator().manual_seed(super().__getitem__(name))
-        tensor = torch.randn(ROWS, COLUMNS, generator=generator).bfloat16()
-        for seed in range(self._seed):
-            tensor.view(torch.int16).view(-1)[seed :: 40] += 1
-        return tensor
-
-    def get(self, name, default=None):
-        return self[name] if name in self else default
-
-    def items(self):
-        return ((name, self[name]) for name in self)
+def tensor_of(n, number):
+    generator = torch.Generator().manual_seed(n)
+    tensor = torch.randn(ROWS, COLUMNS, generator=generator).bfloat16()
+    for drift in range(number):
+        tensor.view(torch.int16).view(-1)[drift :: 40] += 1
+    return tensor
 
 
 def publish(folder, number, base):
     version, pieces, parts = Version(1, number), {}, []
     start = None if base is None else base.version
-    for shard in delta.encode({} if base is None else TensorsOnDemand(number - 1), TensorsOnDemand(number)):
+    for shard in delta.encode({} if base is None else tensors_of(number - 1), tensors_of(number)):
         for piece in shard.pieces:
             pieces.setdefault(piece.names[0], []).append(piece.digest)
         part, data = cut(version, start, shard.data, 1 << 18, None)
@@ -65,7 +58,7 @@ def publish(folder, number, base):
         parts.append(part)
     infos = tuple(
         TensorInfo(name, dtype_name(one), tuple(one.shape), tensor_digest(pieces[name]))
-        for name, one in TensorsOnDemand(number).items()
+        for name, one in tensors_of(number).items()
     )
     root = root_digest(infos, {})
     route = Route("run", version, start, root, None if base is None else base.root, tuple(parts))

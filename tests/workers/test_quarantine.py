@@ -21,8 +21,6 @@ from workers.engines.transformers import TransformersEngine
 torch.set_num_threads(1)
 Begin = Callable[..., WorkerHarness]
 QUESTIONS = [f"What is the sum of {number} and 2?" for number in range(6)]
-PATIENT = {"lease_s": 20.0}
-"""A task that is handed back returns at once; a lease that is not would run out after 20 s, and cost an attempt."""
 
 
 class Failing(TransformersEngine):
@@ -100,7 +98,7 @@ def test_an_engine_that_breaks_while_loading_is_quarantined_and_loaded_anew(
     harness: Begin, folder: Path, tmp_path: Path, how: str
 ) -> None:
     newer = save_model(tmp_path / "newer", seed=1)
-    run, made = harness(staleness={"s": 0}, queue=PATIENT), list[Failing]()
+    run, made = harness(staleness={"s": 0}), list[Failing]()
     run.begin(QUESTIONS[:4], tensors_of(folder), wanted="3")
     run.worker("w1", failing(how, 1, made, Patient))
     for group in run.drain(2):
@@ -129,7 +127,7 @@ def test_an_engine_that_breaks_while_loading_is_quarantined_and_loaded_anew(
 def test_what_runs_is_handed_back_before_weights_are_built_anew(harness: Begin, tmp_path: Path) -> None:
     old, new = (save_model(tmp_path / name, seed, stop=False) for seed, name in enumerate(("old", "new")))
     sizes = {"base": str(old), "max_prompt_tokens": 64, "max_new_tokens": 300}
-    run, made = harness(old, model=sizes, staleness={"s": 1}, queue=PATIENT), list[Failing]()
+    run, made = harness(old, model=sizes, staleness={"s": 1}), list[Failing]()
     run.begin(QUESTIONS[:2], tensors_of(old), wanted="3")
     run.worker("w1", failing("raises", 1, made, Unhurried))
     run.until(lambda: any(one.heartbeat and one.heartbeat.tokens_per_s > 0 for one in run.status().workers), "tokens")
@@ -150,7 +148,7 @@ def test_an_engine_that_breaks_again_ends_its_worker_with_one_error(
     harness: Begin, folder: Path, tmp_path: Path
 ) -> None:
     newer = save_model(tmp_path / "newer", seed=1)
-    run, made = harness(staleness={"s": 0}, queue=PATIENT), list[Failing]()
+    run, made = harness(staleness={"s": 0}), list[Failing]()
     run.begin(QUESTIONS[:4], tensors_of(folder), wanted="3")
     worker = run.worker("w1", failing("raises", 2, made))
     run.drain(2)

@@ -27,7 +27,7 @@ ANSWER = "3"
 QUESTIONS = [f"What is the sum of {number} and 2?" for number in range(6)]
 
 
-def misbehaving(timeout_s: float = 30.0) -> dict[str, object]:
+def misbehaving(timeout_s: float = 120.0) -> dict[str, object]:
     return {"kind": "function", "function": "tests.workers.rewards:as_told", "timeout_s": timeout_s}
 
 
@@ -92,12 +92,12 @@ def test_a_failing_environment_costs_attempts_and_leaves_its_traceback(harness: 
 
 @pytest.mark.slow
 def test_a_hanging_environment_costs_attempts_and_the_others_are_scored(harness: Begin, folder: Path) -> None:
-    run = harness(environment=misbehaving(timeout_s=0.3))
+    run = harness(environment=misbehaving(timeout_s=2.0))
     run.begin(["hang", "7 + 5 ="], tensors_of(folder))
     run.worker("w1")
     assert run.drain(1)[0].index == 1
     (reason,) = run.died(1)
-    assert "timeout_s = 0.3" in reason
+    assert "timeout_s = 2" in reason
 
 
 @pytest.mark.slow
@@ -162,7 +162,7 @@ def test_a_finished_run_lets_its_workers_go(harness: Begin, folder: Path) -> Non
 
 @pytest.mark.slow
 def test_weights_that_cannot_be_fetched_leave_the_old_ones_serving(harness: Begin, folder: Path) -> None:
-    run = harness(queue={"stall_deadline_s": 3.0, "lease_s": 1.0}, staleness={"s": 1})
+    run = harness(queue={"stall_deadline_s": 10.0}, staleness={"s": 1})
     run.begin(QUESTIONS * 2, tensors_of(folder), wanted=ANSWER)
     worker = run.worker("w1")
     run.drain(2)
@@ -174,7 +174,7 @@ def test_weights_that_cannot_be_fetched_leave_the_old_ones_serving(harness: Begi
     worker.join(timeout=120)
     (error,) = run.errors
     assert isinstance(error, DeadlineError)
-    assert "or newer did not arrive within 3 s" in str(error) and "weights/nowhere" in str(error)
+    assert "or newer did not arrive within 10 s" in str(error) and "weights/nowhere" in str(error)
 
 
 def test_a_worker_far_away_gets_its_base_model_from_the_store(harness: Begin, folder: Path) -> None:
@@ -220,7 +220,6 @@ def test_sigterm_hands_back_what_cannot_be_finished(harness: Begin, tmp_path: Pa
         endless,
         model={"base": str(endless), "max_prompt_tokens": 64, "max_new_tokens": 8000},
         rollout={"grace_s": 2.0, "concurrent_groups": 2},
-        queue={"lease_s": 60.0},
     )
     run.begin(QUESTIONS[:2], tensors_of(endless), wanted=ANSWER)
     worker = run.process("w1")
@@ -233,7 +232,7 @@ def test_sigterm_hands_back_what_cannot_be_finished(harness: Begin, tmp_path: Pa
 
 @pytest.mark.slow
 def test_sigterm_ends_a_worker_whose_environment_hangs(harness: Begin, folder: Path) -> None:
-    run = harness(environment=misbehaving(600.0), rollout={"grace_s": 2.0}, queue={"lease_s": 60.0})
+    run = harness(environment=misbehaving(600.0), rollout={"grace_s": 2.0})
     run.begin(["hang"], tensors_of(folder))
     worker = run.process("w1")
     run.until(
@@ -251,7 +250,9 @@ def test_what_a_killed_worker_held_is_done_by_another(harness: Begin, tmp_path: 
     run.begin(QUESTIONS[:2], tensors_of(endless), wanted=ANSWER)
     killed = run.process("w1")
     run.until(lambda: any(one.heartbeat and one.heartbeat.tokens_per_s > 0 for one in run.status().workers), "tokens")
-    os.kill(killed.pid, signal.SIGKILL)
+    killed.kill()
+    killed.wait()
+    run.end_leases()
     run.process("w2")
     for group in run.drain(2):
         assert (group.worker, group.attempt) == ("w2", 1)
@@ -264,7 +265,8 @@ ENDLESS = {"max_prompt_tokens": 64, "max_new_tokens": LENGTH}
 
 def stored(run: WorkerHarness) -> dict[str, PartialGroup]:
     """Returns the partial rollouts that the next worker would continue; the tasks are handed back."""
-    run.until(lambda: bool(run.queue.reclaim()) and run.status().in_flight == 0, "leases to end")
+    run.queue.reclaim()
+    assert run.status().in_flight == 0
     probe = Clients.connected_as(run.config, "worker", run.store)
     lease = probe.lease("probe", Version(run.lineage, 0), 9)
     probe.release("probe", [task.id for task in lease.tasks])
@@ -291,6 +293,8 @@ def test_another_worker_goes_on_where_one_was_taken_away(
     else:
         os.kill(taken.pid, end)
     assert taken.wait(timeout=120) == (-9 if end == signal.SIGKILL else 0)
+    if end == signal.SIGKILL:
+        run.end_leases()
     partials = stored(run)
     assert len(partials) == 2 and all(len(one.tokens) > 10 for begun in partials.values() for one in begun.samples)
     run.worker("w2")

@@ -109,6 +109,13 @@ class WorkerHarness:
         self.queue.commit(self.lineage, f"to {drained[-1].task}", [group.task for group in drained])
         return drained
 
+    def end_leases(self) -> None:
+        """Ends all leases and sweeps, as if `queue.lease_s` had passed without a renewal. No worker may be alive."""
+        admin = Clients.connected_as(self.config, "admin").client
+        leases = admin.zrange(self.queue.keys.leases, 0, -1)
+        admin.zadd(self.queue.keys.leases, dict.fromkeys(leases, 0), xx=True)
+        assert self.queue.reclaim().expired == len(leases)
+
     def died(self, tasks: int) -> list[str]:
         """Waits for `tasks` dead tasks; returns their reasons."""
 
@@ -144,7 +151,7 @@ class WorkerHarness:
             finally:
                 scorer.close()
 
-        self._threads.append(threading.Thread(target=run))
+        self._threads.append(threading.Thread(target=run, daemon=True))
         self._threads[-1].start()
         return self._threads[-1]
 
@@ -193,7 +200,7 @@ def _settings(directory: Path, folder: Path, overrides: dict[str, Any]) -> dict[
         "environment": {"kind": "function", "function": "tests.workers.rewards:matches_column"},
         "rollout": {"group_size": 3, "concurrent_groups": 2, "temperature": 0.8, "grace_s": 600.0},
         "learner": {"batch_groups": 2},
-        "queue": {"lease_s": 1.0, "max_attempts": 2, "stall_deadline_s": 20.0},
+        "queue": {"lease_s": 60.0, "max_attempts": 2, "stall_deadline_s": 120.0},
         "telemetry": {"heartbeat_s": 0.2},
     }
     for section, values in overrides.items():

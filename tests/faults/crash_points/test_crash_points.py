@@ -1,8 +1,10 @@
 """Every role dies right after every step it takes, once and twice in a row; the run goes on as if it had not.
 
-`make test` tries every point singly, `make proof` all pairs as well; CI draws a few of these (`tests/tiers.py`).
+`make test` tries a third of the points, which the session's seed draws; `make proof` tries every point and all pairs,
+of which CI draws a few (`tests/tiers.py`).
 """
 
+import math
 import os
 import subprocess
 import sys
@@ -29,9 +31,11 @@ from tests.faults.crash_points.cases import (
     SupervisorCase,
     WorkerCase,
 )
-from tests.faults.crash_points.crashing_run import CrashHarness
+from tests.faults.crash_points.crashing_run import DEADLINE_S, CrashHarness
 from tests.tiers import few
 
+DRAWN_POINTS = 1 / 3
+"""The share of the points of each role that `make test` draws."""
 FEW_PAIRS = 6
 """Pairs of each role that CI draws."""
 AT_A_TIME = 2
@@ -148,19 +152,39 @@ SWEEP = ("places", "pointed")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("role", points.ROLES)
+def test_a_role_may_die_after_any_of_its_steps(
+    harness: CrashHarness, role: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """… and it takes no step that the code does not name."""
+    places = reachable(role)
+    chosen = few(places, math.ceil(DRAWN_POINTS * len(places)), f"points of the {role}")
+    taken = die_singly(harness, role, chosen, "drawn")
+    assert taken <= {*places, "discard", "probe_room"}
+    with capsys.disabled():
+        print(f" [{len(chosen)} of {len(places)} points of the {role}]", end="")
+
+
+@pytest.mark.proof(kind="single deaths", share=0.2)
+@pytest.mark.parametrize("role", points.ROLES)
 def test_a_role_may_die_after_each_of_its_steps(
     harness: CrashHarness, role: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """… and the steps it takes, in all these processes, are exactly those that the code names."""
     places = reachable(role)
-    with RoleCases(harness, role) as role_cases:
-        codes = role_cases.run_cases([(place,) for place in places], "single")
-        missed = [place for place, (code,) in zip(places, codes, strict=True) if code != failpoints.CRASHED]
-        assert not missed, "never came to these points"
-        taken = set(role_cases.record.read_text().split("\n")) - {""}
-        assert sorted(taken - {"discard", "probe_room"}) == places
+    taken = die_singly(harness, role, places, "single")
+    assert sorted(taken - {"discard", "probe_room"}) == places
     with capsys.disabled():
         print(f" [{len(places)} points of the {role}]", end="")
+
+
+def die_singly(harness: CrashHarness, role: str, places: Sequence[str], kind: str) -> set[str]:
+    """Lets a process of the role die at each of these points; returns the steps that were taken by all processes."""
+    with RoleCases(harness, role) as role_cases:
+        role_cases.record.unlink(missing_ok=True)
+        codes = role_cases.run_cases([(place,) for place in places], kind)
+        missed = [place for place, (code,) in zip(places, codes, strict=True) if code != failpoints.CRASHED]
+        assert not missed, "never came to these points"
+        return set(role_cases.record.read_text().split("\n")) - {""}
 
 
 @pytest.mark.proof
@@ -186,6 +210,6 @@ def test_the_environment_names_the_point_of_any_process(tmp_path: Path) -> None:
         f"[write_atomically(Path({str(tmp_path)!r}, name), b'data', 'file') for name in 'ab']"
     )
     environ = os.environ | {failpoints.VARIABLE: "write file#2"}
-    ended = subprocess.run([sys.executable, "-c", program], env=environ, timeout=60, check=False)
+    ended = subprocess.run([sys.executable, "-c", program], env=environ, timeout=DEADLINE_S, check=False)
     assert ended.returncode == failpoints.CRASHED
     assert sorted(path.name[:2] for path in tmp_path.iterdir()) == ["a", "b."], "b has its temporary file alone"

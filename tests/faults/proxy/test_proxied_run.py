@@ -34,7 +34,7 @@ from tests.learner.learner_harness import SimulatedWorker, make_base
 from tests.queue.clients import Clients
 from tests.seed import session_seed
 from tests.submission.conftest import SubmissionHarness
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_S, wait_until
 
 RUN, BUCKET, PASSWORD = "proxied", "proxied", "secret"
 KEYS = StoreKeys("A" * 20, "b" * 40)
@@ -88,7 +88,7 @@ class ProxiedServices:
             rollout = {{ group_size = 2 }}
             staleness = {{ s = 2 }}
             learner = {{ batch_groups = 4, checkpoint_updates = 2, lr = 1e-3 }}
-            queue = {{ stall_deadline_s = 60, lease_s = 3 }}
+            queue = {{ stall_deadline_s = 120, lease_s = 3 }}
             """
         )
         return self
@@ -166,12 +166,12 @@ def test_a_run_behind_faulty_connections_loses_nothing_and_trains_each_prompt_on
     for name in ("w1", "w2"):
         proxied.work(config, name)
     stop = threading.Event()
-    learner = threading.Thread(target=train, args=(config, stop))
+    learner = threading.Thread(target=train, args=(config, stop), daemon=True)
     learner.start()
     assert submitted(harness, str(source)) == PROMPTS
     wait_until(lambda: proxied.admin.status().learner.number >= 4, "four updates")
     stop.set()
-    learner.join(60)
+    learner.join(DEADLINE_S)
     assert not learner.is_alive() and proxied.admin.audit().ok
     train(config, threading.Event())
 

@@ -92,7 +92,7 @@ def test_every_move_survives_every_fault(fault: Fault, queue: Clients, before_re
         return answer
 
     timeout_s = REDIS_SILENCE_S if fault in proxy.HANGING else 5.0
-    spoiled = Clients(client_of(before_redis.port, timeout_s), queue.run, deadline_s=10.0)
+    spoiled = Clients(client_of(before_redis.port, timeout_s), queue.run, deadline_s=60.0)
     every_move(queue, spoiled, meet)
     named = set(re.findall(r"^register\('(\w+)'", library.source(), re.MULTILINE))
     assert {f"eq1_{name}" for name in named - NEVER_CALLED} <= seen
@@ -146,7 +146,7 @@ def before_store(s3_server: Server) -> Iterator[Proxy]:
 def store(before_store: Proxy, s3_server: Server, honours_put_once: bool, run_name: str) -> ObjectStore:
     """The objects of a fresh run, behind the proxy."""
     endpoint = replace(s3_server.endpoint(BUCKET), url=f"http://127.0.0.1:{before_store.port}")
-    return ObjectStore(replace(endpoint, put_once=honours_put_once), run_name, deadline_s=30.0)
+    return ObjectStore(replace(endpoint, put_once=honours_put_once), run_name, deadline_s=120.0)
 
 
 def plain_objects(store: ObjectStore, folder: Path) -> None:

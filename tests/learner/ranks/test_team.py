@@ -104,7 +104,7 @@ def test_results_come_in_the_order_of_ranks_while_the_main_thread_waits(store: T
         waits = [threads.submit(team.receive) for team in teams[1:]]
         collected = threads.submit(teams[0].reports, "files", DEADLINE_S)
         for team in reversed(teams):
-            thread = threading.Thread(target=team.report, args=("files", str(team.rank).encode()))
+            thread = threading.Thread(target=team.report, args=("files", str(team.rank).encode()), daemon=True)
             thread.start()
             thread.join(DEADLINE_S)
         assert collected.result(DEADLINE_S) == [b"0", b"1", b"2"]

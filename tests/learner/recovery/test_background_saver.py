@@ -150,7 +150,7 @@ def test_training_goes_on_while_a_checkpoint_is_saved_and_commits_it_then(gate: 
     harness.submit(config, 42)
     harness.work(config)
     queue = harness.queue(config)
-    learner = threading.Thread(target=train, args=(config, threading.Event()))
+    learner = threading.Thread(target=train, args=(config, threading.Event()), daemon=True)
     learner.start()
     assert gate.reached.wait(DEADLINE_S)
     wait_until(lambda: queue.status().learner.number >= 10, "updates after the one that is being saved")

@@ -171,7 +171,7 @@ def test_a_learner_whose_moves_were_forgotten_is_told_and_the_next_one_goes_on(h
         except SetBackError as error:
             ends.append(error)
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     wait_until(lambda: queue.status().learner.number > before.learner.number + 4, "some updates")
     queue.client.hset(queue.keys.state, "turn", "1 drain")  # as if the moves after it had been forgotten

@@ -48,17 +48,17 @@ class MetadataServer(ABC):
 
 
 class Ec2(MetadataServer):
-    """EC2's IMDSv2. A token lives for as long as was asked, but for `longest_s` at most."""
+    """EC2's IMDSv2. A token serves `uses` questions, in place of the hours that it lives."""
 
-    def __init__(self, longest_s: float = 21_600.0) -> None:
+    def __init__(self, uses: int = 1_000_000) -> None:
         super().__init__()
-        self.longest_s = longest_s
+        self._uses = uses
         self.action: bytes | None = None
         self.rebalance: bytes | None = None
         self.credentials = orjson.dumps(
             {"AccessKeyId": "key", "SecretAccessKey": "secret", "Token": "token", "Expiration": "2100-01-01T00:00:00Z"}
         )
-        self._tokens: dict[str, float] = {}
+        self._tokens: dict[str, int] = {}
 
     def interrupts(self, action: str, in_s: float) -> None:
         moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + in_s))
@@ -68,8 +68,9 @@ class Ec2(MetadataServer):
         if asked.path == "/latest/api/token":
             return self._give_token(asked)
         token = asked.headers.get("x-aws-ec2-metadata-token", "")
-        if self._tokens.get(token, 0.0) < time.monotonic():
+        if not self._tokens.get(token):
             return Reply(401)
+        self._tokens[token] -= 1
         match asked.path:
             case "/latest/meta-data/spot/instance-action":
                 found = self.action
@@ -92,7 +93,7 @@ class Ec2(MetadataServer):
         if "x-forwarded-for" in asked.headers:
             return Reply(403)
         token = secrets.token_urlsafe(42)
-        self._tokens[token] = time.monotonic() + min(int(lifetime), self.longest_s)
+        self._tokens[token] = self._uses
         return Reply(200, token.encode())
 
 

@@ -29,13 +29,12 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2]:
         yield one
 
 
-@pytest.fixture
-def run(harness: Begin, tmp_path: Path) -> WorkerHarness:
-    """Samples of 4,000 tokens, two groups at a time; leases outlive the test, and partials are stored once an hour."""
+def begun(harness: Begin, tmp_path: Path, tokens: int) -> WorkerHarness:
+    """Begins a run of two groups at a time; leases outlive the test, and partials are stored once an hour."""
     endless = save_model(tmp_path / "endless", seed=0, stop=False)
     run = harness(
         endless,
-        model={"base": str(endless), "max_prompt_tokens": 64, "max_new_tokens": 4000},
+        model={"base": str(endless), "max_prompt_tokens": 64, "max_new_tokens": tokens},
         rollout={"concurrent_groups": 2, "progress_s": 3600.0},
         queue={"lease_s": 600.0},
     )
@@ -43,7 +42,10 @@ def run(harness: Begin, tmp_path: Path) -> WorkerHarness:
     return run
 
 
-def test_on_a_notice_a_worker_stores_hands_back_deregisters_and_exits_with_0(run: WorkerHarness, server: Ec2) -> None:
+def test_on_a_notice_a_worker_stores_hands_back_deregisters_and_exits_with_0(
+    harness: Begin, tmp_path: Path, server: Ec2
+) -> None:
+    run = begun(harness, tmp_path, tokens=4_000)
     worker = run.process("w1")
     run.until(lambda: generating(run), "tokens")
     server.interrupts("terminate", in_s=120)
@@ -56,7 +58,10 @@ def test_on_a_notice_a_worker_stores_hands_back_deregisters_and_exits_with_0(run
     assert run.queue.audit().ok
 
 
-def test_after_a_recommendation_a_worker_finishes_what_it_has_and_leaves(run: WorkerHarness, server: Ec2) -> None:
+def test_after_a_recommendation_a_worker_finishes_what_it_has_and_leaves(
+    harness: Begin, tmp_path: Path, server: Ec2
+) -> None:
+    run = begun(harness, tmp_path, tokens=800)
     worker = run.process("w1")
     run.until(lambda: generating(run), "tokens")
     server.rebalance = b'{"noticeTime": "2026-01-05T08:22:00Z"}'

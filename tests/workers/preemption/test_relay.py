@@ -21,18 +21,18 @@ Begin = Callable[[str, MetadataServer], NoticeFile]
 @pytest.fixture
 def relayed(tmp_path: Path) -> Iterator[Begin]:
     """Starts a relay, and returns the other end: what a worker reads."""
-    stop, threads = threading.Event(), list[threading.Thread]()
+    stop, threads, notice = threading.Event(), list[threading.Thread](), tmp_path / "notice"
 
     def begin(cloud: str, server: MetadataServer) -> NoticeFile:
         settings = Preemption.model_validate({"watch": cloud, "endpoint": server.url})
-        threads.append(threading.Thread(target=relay, args=(source(settings), tmp_path / "notice", stop, 0.02)))
+        threads.append(threading.Thread(target=relay, args=(source(settings), notice, stop, 0.02), daemon=True))
         threads[0].start()
-        return NoticeFile(tmp_path / "notice")
+        return NoticeFile(notice)
 
     yield begin
     stop.set()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=120)
 
 
 def test_a_recommendation_a_notice_and_its_end_reach_the_worker(relayed: Begin) -> None:

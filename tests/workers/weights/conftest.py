@@ -11,9 +11,10 @@ from echo_queue.storage.object_store import ObjectStore
 from tests.queue.clients import Clients
 from tests.servers.redis import start_redis
 from tests.servers.s3 import BUCKET, Server, server_of
-from tests.workers.weights.peer_harness import PeerHarness
+from tests.workers.weights.peer_harness import DEADLINE_S, PeerHarness
+from workers.weights.peers import source_choice
 
-STORE_DEADLINE_S = 5.0
+STORE_DEADLINE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,14 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     finally:
         redis.stop()
         store.stop()
+
+
+@pytest.fixture
+def patient_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets no source be judged by its speed, nor be given up before a chunk's deadline: a test that says how many bytes
+    came from where holds on a machine that stands still for a while."""
+    for name in ("LOOK_S", "LEAST_SILENCE_S"):
+        monkeypatch.setattr(source_choice, name, DEADLINE_S)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Route
 from tests.queue.clients import Clients
 from tests.waiting import wait_until
-from tests.workers.weights.peer_harness import Member, PeerHarness, slow_down
+from tests.workers.weights.peer_harness import Member, PeerHarness, hold_up
 
 
 def main() -> None:
@@ -30,7 +30,8 @@ def main() -> None:
         Path(spec["folder"]),
         configure=False,
     )
-    slow_down(store, spec.get("pause_s", 0.0))
+    if "stops_at" in spec:
+        hold_up(store, spec["stops_at"])
     member = Member(peer_harness, spec["name"], peer_host="127.0.0.1", **spec["settings"])
     route = Route.decode(spec["route"].encode(), "the test")
     threading.Thread(target=watch, args=(member, route), daemon=True).start()

@@ -1,9 +1,9 @@
 """The weight transports of workers, around a real Redis and a real store, and servers that misbehave as peers."""
 
+import itertools
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -28,7 +28,8 @@ CHUNK = 16 << 10
 SECRET = b"shared by the run's workers"
 VERSION = Version(1, 7)
 DEADLINE_S = 120.0
-CHUNK_DEADLINE_S = 0.6
+HASTY_S = 0.6
+"""The deadline of a chunk where a peer says nothing: nobody else is left at it."""
 
 
 def part_of(data: bytes, chunk_bytes: int = CHUNK) -> Part:
@@ -52,7 +53,7 @@ class Member:
     def __init__(self, peer_harness: "PeerHarness", name: str, *, secret: bytes = SECRET, **settings: Any) -> None:
         self.name = name
         peer_harness.heartbeat(name)
-        chosen = {"chunk_deadline_s": CHUNK_DEADLINE_S} | settings
+        chosen = {"chunk_deadline_s": DEADLINE_S} | settings
         self.part_cache = PartCache(peer_harness.folder / name, 1 << 30)
         weights = Weights(**chosen)
         self.exchange: Any
@@ -118,16 +119,17 @@ class PeerHarness:
             liar.close()
 
 
-def slow_down(store: ObjectStore, pause_s: float) -> None:
-    """Makes every piece that is read from the store take `pause_s` longer."""
-    stream = store.stream
+def hold_up(store: ObjectStore, at_byte: int) -> None:
+    """Makes every read of the store stop for good once `at_byte` bytes were read of it."""
+    stream, given = store.stream, itertools.count(CHUNK, CHUNK)
 
-    def slowly(*place: Any) -> Iterator[bytes]:
-        for piece in stream(*place):
-            time.sleep(pause_s)
+    def held(key: str, start: int = 0, piece_bytes: int = CHUNK) -> Iterator[bytes]:
+        for piece in stream(key, start, CHUNK):
+            if next(given) > at_byte:
+                threading.Event().wait()
             yield piece
 
-    store.stream = slowly  # type: ignore[method-assign, assignment]
+    store.stream = held  # type: ignore[method-assign]
 
 
 Conversation = Callable[[socket.socket, bytes], None]

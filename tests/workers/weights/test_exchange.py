@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,18 @@ from tests.waiting import wait_until
 from tests.workers.weights.peer_harness import (
     CHUNK,
     DEADLINE_S,
+    HASTY_S,
     Conversation,
     Liar,
     Member,
     PeerHarness,
     random_parts,
-    slow_down,
 )
+from workers.weights.peers import source_choice
 from workers.weights.peers.http1 import answer_head, parse_request
 from workers.weights.peers.route_sources import PeerRouteSources
 
-REPORTED = b"bad"
+pytestmark = pytest.mark.usefixtures("patient_sources")
 
 
 def together(peer_harness: PeerHarness, route: Route, members: Sequence[Member]) -> dict[str, tuple[int, int]]:
@@ -40,12 +41,12 @@ def together(peer_harness: PeerHarness, route: Route, members: Sequence[Member])
     def go(member: Member) -> None:
         took[member.name] = member.fetch(route)
 
-    threads = [threading.Thread(target=go, args=(member,)) for member in members]
+    threads = [threading.Thread(target=go, args=(member,), daemon=True) for member in members]
     for thread, member in zip(threads, members, strict=True):
         thread.start()
         peer_harness.await_joined(member.name, route)
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(DEADLINE_S)
     assert len(took) == len(members)
     return took
 
@@ -115,10 +116,20 @@ def test_who_is_retired_feeds_nobody_new(peer_harness: PeerHarness) -> None:
 # Leaving --------------------------------------------------------------------------------------------------------------
 
 
-def test_who_is_closed_stops_what_it_fetches_and_begins_nothing_more(peer_harness: PeerHarness) -> None:
-    slow_down(peer_harness.store, 0.1)
+def test_who_is_closed_stops_what_it_fetches_and_begins_nothing_more(
+    peer_harness: PeerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     route = peer_harness.publish(*random_parts(64, parts=4))
-    member = peer_harness.member("a")
+    member, stream = peer_harness.member("a"), peer_harness.store.stream
+
+    def held(*place: Any) -> Iterator[bytes]:
+        """Gives the first chunk, and the rest once the worker leaves."""
+        for piece in stream(*place):
+            yield piece[:CHUNK]
+            assert member.exchange._closed.wait(DEADLINE_S)
+            yield piece[CHUNK:]
+
+    monkeypatch.setattr(peer_harness.store, "stream", held)
     errors: list[ServiceError] = []
 
     def go() -> None:
@@ -126,11 +137,11 @@ def test_who_is_closed_stops_what_it_fetches_and_begins_nothing_more(peer_harnes
             member.fetch(route)
         errors.append(caught.value)
 
-    thread = threading.Thread(target=go)
+    thread = threading.Thread(target=go, daemon=True)
     thread.start()
     wait_until(lambda: member.exchange.fetched["store"] > 0, "the first bytes")
     member.exchange.close()
-    thread.join(timeout=120.0)
+    thread.join(DEADLINE_S)
     assert len(errors) == 1
     wait_until(lambda: not [lane for lane in threading.enumerate() if lane.name == "download"], "the lanes' end")
     assert member.exchange.fetched["store"] < route.size / 2
@@ -173,7 +184,7 @@ exchange.close()
 def test_a_process_ends_at_once_though_a_route_is_coming_from_a_store_that_is_silent(tmp_path: Path) -> None:
     command = [sys.executable, "-c", EXIT, str(tmp_path / "part_cache")]
     environment = {**os.environ, "PYTHONPATH": "."}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -254,7 +265,8 @@ def test_a_busy_peer_is_asked_again_when_it_says_within_one_deadline(
         connection.sendall(answer_head(503, **more) if len(times) == 1 else whole(route, datas[0]))
 
     peer_harness.liar("busy", route, converse)
-    assert peer_harness.member("b", chunk_deadline_s=2.0).fetch(route) == (0, route.size)
+    settings = {"chunk_deadline_s": waited_s} if asked_s == 999 else {}
+    assert peer_harness.member("b", **settings).fetch(route) == (0, route.size)
     assert pauses_s == [waited_s]
     assert len(times) == 2 and waited_s <= times[1] - times[0]
 
@@ -337,7 +349,7 @@ def test_whatever_a_peer_answers_the_route_arrives_whole(peer_harness: PeerHarne
     datas = random_parts(8)
     route = peer_harness.publish(*datas)
     liar = peer_harness.liar("liar", route, LIES[lie])
-    member = peer_harness.member("b")
+    member = peer_harness.member("b", chunk_deadline_s=HASTY_S)
     assert member.fetch(route) == (route.size, 0)
     assert member.holds(route, datas)
     assert asked_for_a_part(liar) <= (2 if lie == "busy for ever" else 1)
@@ -356,7 +368,8 @@ def test_a_peer_that_stops_in_the_middle_costs_one_deadline(peer_harness: PeerHa
             connection.recv(1)
 
     liar = peer_harness.liar("liar", route, converse)
-    member = peer_harness.member("b")
+    settings = {"chunk_deadline_s": 4 * HASTY_S if sent >= CHUNK else HASTY_S} if then == "hangs" else {}
+    member = peer_harness.member("b", **settings)
     store, peer = member.fetch(route)
     assert peer == sent // CHUNK * CHUNK and store == route.size - peer
     assert member.holds(route, datas)
@@ -367,7 +380,7 @@ def test_a_peer_that_sends_a_byte_now_and_then_costs_one_deadline(peer_harness: 
     datas = random_parts(8)
     route = peer_harness.publish(*datas)
     liar = peer_harness.liar("liar", route, trickling(route, datas[0]))
-    member = peer_harness.member("b")
+    member = peer_harness.member("b", chunk_deadline_s=HASTY_S)
     assert member.fetch(route) == (route.size, 0)
     assert asked_for_a_part(liar) == 1
 
@@ -387,7 +400,7 @@ def test_relays_that_give_nothing_are_left_reported_and_not_asked_again(peer_har
     liars = [peer_harness.liar(name, route, dry) for name in ("dry1", "dry2", "dry3")]
     for number, liar in enumerate(liars, 1):
         peer_harness.queue.join(Peer(f"dry{number}", "default", liar.address), later.name)
-    member = peer_harness.member("b")
+    member = peer_harness.member("b", chunk_deadline_s=2 * HASTY_S)
     assert member.fetch(route) == (route.size, 0)
     assert [asked_for_a_part(liar) for liar in liars] == [1, 1, 1]
     for name in ("dry1", "dry2", "dry3"):
@@ -401,13 +414,16 @@ def test_a_relay_that_gives_nothing_is_left_for_one_that_has_the_rest(peer_harne
     route = peer_harness.publish(*datas)
     peer_harness.member("a").fetch(route)
     peer_harness.liar("dry", route, dry)
-    member = peer_harness.member("b")
+    member = peer_harness.member("b", chunk_deadline_s=4 * HASTY_S)
     assert member.fetch(route) == (0, route.size)
     assert member.holds(route, datas)
 
 
-def test_a_peer_that_freezes_is_left_as_fast_as_its_rate_allows(peer_harness: PeerHarness) -> None:
+def test_a_peer_that_freezes_is_left_as_fast_as_its_rate_allows(
+    peer_harness: PeerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its chunks came at once. The deadline for a peer of which nothing is known is longer than the test's."""
+    monkeypatch.setattr(source_choice, "LEAST_SILENCE_S", HASTY_S)
     datas = random_parts(8)
     route = peer_harness.publish(*datas)
 
@@ -445,12 +461,12 @@ def test_a_service_that_is_no_peer_gets_not_one_byte_of_whoever_was_sent_to_it(
                 connection.sendall(says)
                 got.append(connection.recv(4096))
 
-        service = threading.Thread(target=serve)
+        service = threading.Thread(target=serve, daemon=True)
         service.start()
         peer_harness.heartbeat("odd")
         peer_harness.queue.join(Peer("odd", "default", f"127.0.0.1:{listener.getsockname()[1]}"), route.name)
-        assert peer_harness.member("b").fetch(route) == (route.size, 0)
-        service.join(timeout=60)
+        assert peer_harness.member("b", chunk_deadline_s=HASTY_S).fetch(route) == (route.size, 0)
+        service.join(DEADLINE_S)
     assert got == [b""]
 
 
@@ -524,7 +540,7 @@ def test_what_does_not_arrive_in_time_is_one_error_that_names_it(peer_harness: P
     route = peer_harness.publish(*random_parts(8))
     peer_harness.liar("liar", route, silent)
     with pytest.raises(DeadlineError, match=r"0001.00000007/full did not arrive within 0 s"):
-        peer_harness.member("b").fetch(route, deadline_s=0.2)
+        peer_harness.member("b", chunk_deadline_s=HASTY_S).fetch(route, deadline_s=0.2)
 
 
 def test_after_an_error_a_later_try_goes_on_from_what_has_landed(peer_harness: PeerHarness) -> None:

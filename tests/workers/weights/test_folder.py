@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workers.weights.peer_harness import Member, PeerHarness, part_of, random_parts
+from tests.workers.weights.peer_harness import HASTY_S, Member, PeerHarness, part_of, random_parts
 from workers.weights.folder import TEMPORARY, SharedFolder
 
 LIMIT = 1 << 30
@@ -60,7 +60,7 @@ def test_a_worker_that_claims_a_part_and_hangs_is_not_waited_for(
     peer_harness: PeerHarness, shared: Path, worker: Callable[[str], Member]
 ) -> None:
     datas = random_parts(4)
-    route, member = peer_harness.publish(*datas), worker("a")
+    route, member = peer_harness.publish(*datas), peer_harness.member("a", transport="folder", chunk_deadline_s=HASTY_S)
     temporary = SharedFolder(shared, LIMIT).path(route.parts[0]).with_suffix(TEMPORARY)
     with temporary.open("wb") as hung:
         fcntl.flock(hung, fcntl.LOCK_EX)

@@ -7,7 +7,7 @@ import pytest
 from echo_queue.errors import ServiceError
 from echo_queue.weights.manifest import Route
 from tests.waiting import wait_until
-from tests.workers.weights.peer_harness import CHUNK, DEADLINE_S, Member, PeerHarness, random_parts, route_of
+from tests.workers.weights.peer_harness import CHUNK, DEADLINE_S, HASTY_S, Member, PeerHarness, random_parts, route_of
 from workers.weights.cache.download import RouteDownload
 from workers.weights.peers.server import ANNOUNCED_WAIT_S
 
@@ -39,10 +39,12 @@ def test_what_is_fetched_goes_on_from_what_was_prefetched(peer_harness: PeerHarn
 
 
 @pytest.mark.parametrize("later_s", [ANNOUNCED_WAIT_S / 2, 2 * ANNOUNCED_WAIT_S])
-def test_a_peer_that_hears_of_a_part_later_is_not_left_for_the_store(peer_harness: PeerHarness, later_s: float) -> None:
+def test_a_peer_that_hears_of_a_part_later_is_not_left_for_the_store(
+    peer_harness: PeerHarness, patient_sources: None, later_s: float
+) -> None:
     datas = random_parts(8, parts=2)
     route = peer_harness.publish(*datas)
-    head, second = (peer_harness.member(name, chunk_deadline_s=2.0) for name in "ab")
+    head, second = (peer_harness.member(name) for name in "ab")
     known = prefetched(head, route, 1)
     here(head, route, 1)
     prefetched(second, route, 2)
@@ -54,7 +56,8 @@ def test_a_peer_that_hears_of_a_part_later_is_not_left_for_the_store(peer_harnes
 
 def test_a_learner_slower_than_its_readers_makes_nobody_look_slow(peer_harness: PeerHarness) -> None:
     datas = random_parts(100, parts=4)
-    route, members = peer_harness.publish(*datas), [peer_harness.member(name) for name in "abc"]
+    members = [peer_harness.member(name, chunk_deadline_s=HASTY_S) for name in "abc"]
+    route = peer_harness.publish(*datas)
     growing = [prefetched(member, route, 1) for member in members]
     for parts in (2, 3, 4):
         time.sleep(1.2)  # longer than the looks for something better are apart

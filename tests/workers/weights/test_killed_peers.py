@@ -19,12 +19,12 @@ from echo_queue.weights.manifest import Route
 from tests.servers.s3 import BUCKET
 from tests.waiting import wait_until
 from tests.workers.weights.conftest import Servers
-from tests.workers.weights.peer_harness import CHUNK, Member, PeerHarness, random_parts
+from tests.workers.weights.peer_harness import CHUNK, DEADLINE_S, Member, PeerHarness, random_parts
 from workers.weights.peers import route_sources, source_choice
 
 pytestmark = pytest.mark.slow  # the transfers take their seconds
 
-CHUNK_DEADLINE_S = 1.0
+CHUNK_DEADLINE_S = 3.0
 RATE_MBIT = 16.0
 CHUNKS, PARTS = 120, 2
 
@@ -60,7 +60,7 @@ class Node:
     def close(self) -> None:
         self.process.send_signal(signal.SIGCONT)
         self.process.kill()
-        self.process.wait(timeout=60)
+        self.process.wait(timeout=DEADLINE_S)
 
 
 Start = Callable[..., Node]
@@ -81,7 +81,7 @@ def start(servers: Servers, peer_harness: PeerHarness) -> Iterator[Start]:
 
 class Fetching(threading.Thread):
     def __init__(self, member: Member, route: Route) -> None:
-        super().__init__()
+        super().__init__(daemon=True)
         self.member, self.route = member, route
         self.took: tuple[int, int] = (-1, -1)
         self.start()
@@ -90,16 +90,21 @@ class Fetching(threading.Thread):
         self.took = self.member.fetch(self.route)
 
     def end(self) -> "Fetching":
-        self.join(timeout=60)
+        self.join(DEADLINE_S)
         assert sum(self.took) == self.route.size
         return self
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_relay_that_dies_or_freezes_halfway_costs_one_deadline(
-    peer_harness: PeerHarness, start: Start, how: signal.Signals, caplog: pytest.LogCaptureFixture
+    peer_harness: PeerHarness,
+    start: Start,
+    how: signal.Signals,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One deadline, because the worker behind it leaves one peer, once, and the worker behind that one leaves none."""
+    monkeypatch.setattr(source_choice, "LEAST_SILENCE_S", CHUNK_DEADLINE_S)
     caplog.set_level(logging.INFO, route_sources.__name__)
     datas = random_parts(CHUNKS, PARTS)
     route = peer_harness.publish(*datas)
@@ -186,6 +191,6 @@ def test_a_worker_killed_and_started_under_its_name_is_fed_by_who_was_behind_it(
     first.says("whole")
     peer_harness.member("b").fetch(route)
     first.process.kill()
-    first.process.wait(timeout=60)
+    first.process.wait(timeout=DEADLINE_S)
     again = start("a", route)
     assert again.says("whole") == ["0", str(route.size)]

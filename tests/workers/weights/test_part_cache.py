@@ -14,7 +14,7 @@ from echo_queue.errors import ServiceError
 from echo_queue.records import Version
 from echo_queue.weights.manifest import Part, Route
 from tests.services.conftest import small_disk  # noqa: F401
-from tests.workers.weights.peer_harness import CHUNK, part_of, random_parts
+from tests.workers.weights.peer_harness import CHUNK, DEADLINE_S, part_of, random_parts
 from workers.weights.cache.cache_folder import LOCK
 from workers.weights.cache.part_cache import PartCache
 from workers.weights.cache.part_file import PartFile
@@ -163,7 +163,7 @@ assert kept.memory()[999] == 7
 
 def test_there_may_be_more_parts_than_files_may_be_open(tmp_path: Path) -> None:
     command = [sys.executable, "-c", MANY, str(tmp_path / "w1")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert (done.returncode, done.stdout) == (0, "300 0 1 2 3 4 True\n"), done.stderr
 
 
@@ -217,35 +217,38 @@ def test_a_worker_whose_name_leads_out_of_the_folder_is_refused(tmp_path: Path, 
 
 
 HOLDER = """
-import sys, time
+import sys
 from pathlib import Path
 from tests.workers.weights.peer_harness import part_of
 from workers.weights.cache.part_cache import PartCache
 part_cache = PartCache(Path(sys.argv[1]), 1 << 20)
 part_cache.open(part_of(b"something"))
 print("ready", flush=True)
-time.sleep(60)
+sys.stdin.read()
 """
 
 
 def test_caches_of_the_dead_are_swept_and_those_of_the_living_are_not(tmp_path: Path) -> None:
     names = ("dead", "alive")
     holders = [
-        subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path / name)], stdout=subprocess.PIPE) for name in names
+        subprocess.Popen(
+            [sys.executable, "-c", HOLDER, str(tmp_path / name)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        for name in names
     ]
     try:
         for holder in holders:
             assert holder.stdout is not None and holder.stdout.readline() == b"ready\n"
         (tmp_path / "somebody's").mkdir()
         holders[0].send_signal(signal.SIGKILL)
-        holders[0].wait(timeout=60)
+        holders[0].wait(timeout=DEADLINE_S)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["alive", "dead", "somebody's"]
         PartCache(tmp_path / "w1", MB)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["alive", "somebody's", "w1"]
     finally:
         for holder in holders:
             holder.kill()
-            holder.wait(timeout=60)
+            holder.wait(timeout=DEADLINE_S)
 
 
 def test_a_folder_of_others_beside_the_cache_is_never_touched(tmp_path: Path) -> None:
@@ -328,7 +331,7 @@ def test_a_full_disk_is_one_clear_error_before_the_first_byte(tmp_path: Path, ho
             pytest.skip("only root can mount a small disk")
     try:
         command = [sys.executable, "-c", FILLER, str(tmp_path / "w1"), how]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     finally:
         if how == "disk":
             subprocess.run(["umount", str(tmp_path)], check=True, timeout=10)

@@ -72,7 +72,7 @@ class Learner:
         self.held_store.waits = until
         self.held_store.held.clear()
         self.held_store.open.clear()
-        self._threads.append(threading.Thread(target=self.publish, args=(number, tensors)))
+        self._threads.append(threading.Thread(target=self.publish, args=(number, tensors), daemon=True))
         self._threads[-1].start()
 
     def go_on(self) -> Published:
@@ -121,6 +121,7 @@ class PrefetchHarness:
         readers = [self.reader(name) for name in names]
         for reader in readers:
             self.arrived(reader, Version(1, 0))
+            counted(reader, self.manifest().route.size)
         return readers
 
     def arrived(self, reader: Reader, version: Version) -> None:
@@ -149,7 +150,9 @@ class PrefetchHarness:
 
 
 @pytest.fixture
-def harness(peer_harness: PeerHarness, monkeypatch: pytest.MonkeyPatch) -> Iterator[PrefetchHarness]:
+def harness(
+    peer_harness: PeerHarness, patient_sources: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[PrefetchHarness]:
     monkeypatch.setattr(weight_watcher, "LISTEN_S", 0.1)
     with ExitStack() as ends:
         yield PrefetchHarness(peer_harness, ends)
@@ -163,6 +166,12 @@ def fetched(reader: Reader) -> int:
     return sum(reader.exchange.fetched.values())
 
 
+def counted(reader: Reader, total: int) -> None:
+    """Returns once the reader has counted so many bytes: the last ones are counted after they are there."""
+    wait_until(lambda: fetched(reader) >= total, f"the count of {total} bytes")
+    assert fetched(reader) == total, "each byte once"
+
+
 def looked_again(reader: Reader) -> None:
     """Returns once the reader has acted on what is announced now: of two looks, the second begins after this call."""
     before = reader.looks
@@ -171,8 +180,7 @@ def looked_again(reader: Reader) -> None:
 
 def test_parts_are_here_before_their_version_stands_and_are_not_applied_before(harness: PrefetchHarness) -> None:
     (reader,) = harness.begin("a")
-    before = harness.manifest().route.size
-    wait_until(lambda: fetched(reader) >= before, "the count of what is staged already")
+    before = fetched(reader)
     harness.learner.begin(1, harness.versions[1], until=manifests)
     stored = stored_parts(harness, 1)
     route = harness.announced()
@@ -182,8 +190,8 @@ def test_parts_are_here_before_their_version_stands_and_are_not_applied_before(h
     assert reader.version == Version(1, 0) and holds(reader.stage.tensors, harness.manifest())
     harness.learner.go_on()
     harness.arrived(reader, Version(1, 1))
-    wait_until(lambda: fetched(reader) - before >= route.size, "the count of the last bytes")
-    assert fetched(reader) - before == route.size == harness.manifest().route.size, "each byte once"
+    counted(reader, before + route.size)
+    assert route.size == harness.manifest().route.size
 
 
 def stored_parts(harness: PrefetchHarness, number: int) -> list[str]:
@@ -203,9 +211,11 @@ def test_workers_share_what_they_prefetch_and_read_the_store_once(harness: Prefe
     harness.learner.go_on()
     for reader in readers:
         harness.arrived(reader, Version(1, 1))
-    took = [reader.exchange.fetched - was for reader, was in zip(readers, before, strict=True)]
+    took = []
+    for reader, was in zip(readers, before, strict=True):
+        counted(reader, sum(was.values()) + route.size)
+        took.append(reader.exchange.fetched - was)
     assert sum(one["store"] for one in took) == route.size
-    assert all(sum(one.values()) == route.size for one in took)
 
 
 def test_a_difference_given_up_makes_room_for_the_anchor(harness: PrefetchHarness) -> None:
@@ -294,9 +304,9 @@ def test_what_is_announced_no_further_leaves_the_cache(harness: PrefetchHarness)
     harness.learner.publish(0, harness.versions[0])
     reader = harness.reader("a", prefetch_s=1.0)
     harness.arrived(reader, Version(1, 0))
-    told = forged_part(harness)
+    before, told = harness.manifest().route.size, forged_part(harness)
     harness.announce(told)
-    wait_until(lambda: has(reader, route_with(told)), "what was announced")
+    wait_until(lambda: fetched(reader) == before + told.part.size, "what was announced")
     wait_until(lambda: reader.part_cache.find(told.part.key) is None, "its end")
     took = fetched(reader)
     looked_again(reader)
@@ -332,7 +342,7 @@ def started(module: str, spec: str, ends: ExitStack, **environ: str) -> "subproc
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
     )
-    ends.callback(process.wait, 10)
+    ends.callback(process.wait, WAIT_S)
     ends.callback(process.kill)
     return process
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import wait_until
-from tests.workers.weights.peer_harness import CHUNK, SECRET, part_of, random_parts
+from tests.workers.weights.peer_harness import CHUNK, DEADLINE_S, SECRET, part_of, random_parts
 from workers.weights.cache.part_cache import PartCache
 from workers.weights.cache.part_file import PartFile
 from workers.weights.peers import server as serving
@@ -44,7 +44,9 @@ class PeerServerHarness:
 
     def call(self, host: str = "127.0.0.1") -> socket.socket:
         """Connects to the server, from the address `host`, and hears its greeting."""
-        connection = socket.create_connection(("127.0.0.1", self.server.port), timeout=10, source_address=(host, 0))
+        connection = socket.create_connection(
+            ("127.0.0.1", self.server.port), timeout=DEADLINE_S, source_address=(host, 0)
+        )
         greeting = exactly(connection, len(self.tokens.greeting(NAME)))
         self.tokens.check_greeting(greeting.removesuffix(GREETING_END), NAME)
         return connection
@@ -65,6 +67,13 @@ class PeerServerHarness:
         self.part_cache.close()
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the server wait for a test that stands still, unless the test says otherwise."""
+    for name in ("STRANGER_S", "HEAD_DEADLINE_S", "IDLE_S", "READER_S"):
+        monkeypatch.setattr(serving, name, DEADLINE_S)
+
+
 @pytest.fixture
 def harness(tmp_path: Path) -> Iterator[PeerServerHarness]:
     harness = PeerServerHarness(tmp_path)
@@ -82,7 +91,7 @@ def heard(connection: socket.socket) -> bytes:
 
 
 def status(connection: socket.socket) -> int:
-    head = Wire(connection).head(5.0)
+    head = Wire(connection).head(DEADLINE_S)
     assert head is not None
     return parse_answer(head).status
 
@@ -101,7 +110,7 @@ def test_chunks_go_out_as_they_land(harness: PeerServerHarness) -> None:
     with harness.call() as connection:
         connection.sendall(harness.ask())
         wire = Wire(connection)
-        head = wire.head(5.0)
+        head = wire.head(DEADLINE_S)
         assert head is not None
         answer = parse_answer(head)
         assert (answer.status, answer.length, answer.landed) == (200, len(harness.data), 0)
@@ -109,7 +118,7 @@ def test_chunks_go_out_as_they_land(harness: PeerServerHarness) -> None:
         for index in range(PARTS):
             harness.land(index)
             length = harness.part.length(index)
-            assert wire.receive(room[index * CHUNK : index * CHUNK + length], 5.0) == length
+            assert wire.receive(room[index * CHUNK : index * CHUNK + length], DEADLINE_S) == length
         assert room == harness.data
     wait_until(lambda: harness.server.sent == len(harness.data), "the count of the last piece, which was sent before")
 
@@ -120,10 +129,10 @@ def test_one_connection_serves_many_requests(harness: PeerServerHarness) -> None
         wire = Wire(connection)
         for start in (0, 3, PARTS - 1, PARTS):
             connection.sendall(harness.ask(start))
-            head = wire.head(5.0)
+            head = wire.head(DEADLINE_S)
             assert head is not None
             room = memoryview(bytearray(parse_answer(head).length))
-            assert wire.receive(room, 5.0) == len(room)
+            assert wire.receive(room, DEADLINE_S) == len(room)
             assert room == harness.data[start * CHUNK :]
 
 
@@ -144,7 +153,7 @@ def test_a_look_tells_how_far_it_is(harness: PeerServerHarness) -> None:
     for start, landed in ((0, 3), (2, 3), (3, 3), (5, 6)):
         with harness.call() as connection:
             connection.sendall(harness.ask(start, "HEAD"))
-            head = Wire(connection).head(5.0)
+            head = Wire(connection).head(DEADLINE_S)
             assert head is not None and parse_answer(head).landed == landed
 
 
@@ -232,8 +241,9 @@ def test_what_is_no_request_of_a_peer_gets_400_and_the_end_of_its_connection(
 def test_a_client_that_dawdles_with_its_head_is_left_and_hinders_nobody(
     harness: PeerServerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "STRANGER_S", 0.5)
     harness.land_all()
+    quick = harness.call()
+    monkeypatch.setattr(serving, "STRANGER_S", 0.5)
     slow = [harness.call() for _ in range(10)]
     said: list[int] = []
 
@@ -246,14 +256,14 @@ def test_a_client_that_dawdles_with_its_head_is_left_and_hinders_nobody(
                 count += 1
         said.append(count)
 
-    threads = [threading.Thread(target=dawdle, args=(connection,)) for connection in slow]
+    threads = [threading.Thread(target=dawdle, args=(connection,), daemon=True) for connection in slow]
     for thread in threads:
         thread.start()
-    with harness.call() as connection:
-        connection.sendall(harness.ask())
-        assert status(connection) == 200
+    with quick:
+        quick.sendall(harness.ask())
+        assert status(quick) == 200
     for thread in threads:
-        thread.join(timeout=120)
+        thread.join(DEADLINE_S)
     assert len(said) == 10 and max(said) < len(harness.ask())
     for connection in slow:
         connection.close()
@@ -262,9 +272,9 @@ def test_a_client_that_dawdles_with_its_head_is_left_and_hinders_nobody(
 def test_a_stranger_is_left_soon_and_a_peer_only_after_the_idle_time(
     harness: PeerServerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "STRANGER_S", 0.3)
     harness.land_all()
     with harness.peer() as peer:
+        monkeypatch.setattr(serving, "STRANGER_S", 0.3)
         with harness.call() as stranger:
             assert heard(stranger) == b""
         peer.sendall(harness.ask(0, "HEAD"))
@@ -329,7 +339,7 @@ def test_beyond_so_many_streams_the_answer_is_503_and_when_to_come_again(tmp_pat
             assert status(connection) == 200
         with harness.call() as connection:
             connection.sendall(harness.ask())
-            head = Wire(connection).head(5.0)
+            head = Wire(connection).head(DEADLINE_S)
             assert head is not None and re.search(rb"503.*\r\nRetry-After: 1", head, re.DOTALL)
             connection.sendall(harness.ask(0, "HEAD"))
             assert status(connection) == 200
@@ -352,10 +362,10 @@ def test_a_stream_ends_when_nobody_fetches_the_rest_any_more(harness: PeerServer
     with harness.call() as connection:
         connection.sendall(harness.ask())
         wire = Wire(connection)
-        head = wire.head(5.0)
+        head = wire.head(DEADLINE_S)
         assert head is not None and parse_answer(head).length == len(harness.data)
         room = memoryview(bytearray(CHUNK))
-        assert wire.receive(room, 5.0) == CHUNK and room == harness.data[:CHUNK]
+        assert wire.receive(room, DEADLINE_S) == CHUNK and room == harness.data[:CHUNK]
         harness.file.expect(False)
         assert heard(connection) == b""
 

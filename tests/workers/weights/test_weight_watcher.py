@@ -137,8 +137,10 @@ def test_a_wait_for_weights_ends_with_what_it_waited_for_and_why(follow: Follow)
 
     following = follow()
     following.transport.before = away
-    with following as watcher, pytest.raises(DeadlineError, match=r"version 1\.0 or newer .*no route to the store"):
-        watcher.wait_for(Version(1, 0), deadline_s=1.0, shutdown=NO_SHUTDOWN)
+    with following as watcher:
+        wait_until(lambda: watcher._failure is not None, "the first failure")
+        with pytest.raises(DeadlineError, match=r"version 1\.0 or newer .*no route to the store"):
+            watcher.wait_for(Version(1, 0), deadline_s=0.1, shutdown=NO_SHUTDOWN)
 
 
 def test_a_restarted_learners_weights_end_a_wait_for_its_forerunners(follow: Follow) -> None:
@@ -358,8 +360,10 @@ def test_what_another_version_points_to_is_not_staged(follow: Follow) -> None:
     verifier = following.fetcher._pinned.verifier
     assert read_manifest(run.store, first, verifier).version == Version(1, 1)
     run.queue.publish(run.lineage, Published(Version(run.lineage, 2), first.manifest, first.digest))
-    with following as watcher, pytest.raises(DeadlineError, match="cannot be"):
-        watcher.wait_for(Version(1, 2), deadline_s=1.0, shutdown=NO_SHUTDOWN)
+    with following as watcher:
+        wait_until(lambda: watcher._failure is not None, "the manifest to be refused")
+        with pytest.raises(DeadlineError, match="cannot be"):
+            watcher.wait_for(Version(1, 2), deadline_s=0.1, shutdown=NO_SHUTDOWN)
 
 
 def test_who_holds_the_stage_waits_for_nobody_and_keeps_applies_out() -> None:
@@ -367,7 +371,7 @@ def test_who_holds_the_stage_waits_for_nobody_and_keeps_applies_out() -> None:
     stage._turn = turn = RecordingLock()  # type: ignore[assignment]
     assert stage.hold() and not stage.hold()
     turns: list[bool] = []
-    applying = threading.Thread(target=lambda: turns.append(stage.wait_turn(lambda: True)))
+    applying = threading.Thread(target=lambda: turns.append(stage.wait_turn(lambda: True)), daemon=True)
     applying.start()
     turn.await_waiting(applying)
     assert applying.is_alive() and not turns
