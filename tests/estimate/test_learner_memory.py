@@ -205,7 +205,7 @@ def test_a_reference_model_counts_only_if_there_is_one() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("rank", "groups", "micro_tokens"),
-    [(0, 2, 1_024), pytest.param(32, 4, 2_048, marks=pytest.mark.proof(kind="peaks", share=0.5))],
+    [(0, 2, 1_024), pytest.param(32, 4, 2_048, marks=pytest.mark.proof)],
 )
 def test_the_peak_of_a_learner_on_a_cpu_is_within_a_tenth(
     rank: int, groups: int, micro_tokens: int, tmp_path: Path

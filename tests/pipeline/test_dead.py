@@ -28,7 +28,7 @@ def reward(prompts, completions, **columns):
     ("broken", "why"),
     [
         (BROKEN, "KeyError: 'solution'"),
-        pytest.param(UNDEFINED, "the environment returned nan as reward 0", marks=pytest.mark.proof(share=0.5)),
+        pytest.param(UNDEFINED, "the environment returned nan as reward 0", marks=pytest.mark.proof),
     ],
     ids=["raises", "returns nan"],
 )

@@ -165,6 +165,7 @@ def test_a_role_may_die_after_any_of_its_steps(
 
 
 @pytest.mark.proof(kind="single deaths", share=0.2)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("role", points.ROLES)
 def test_a_role_may_die_after_each_of_its_steps(
     harness: CrashHarness, role: str, capsys: pytest.CaptureFixture[str]

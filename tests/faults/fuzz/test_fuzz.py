@@ -38,7 +38,9 @@ JSON = st.recursive(
 )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name.startswith("delta") else []) for name in NAMES]
+)
 def test_every_input_of_the_corpus_is_taken_or_refused(name: str) -> None:
     inputs = [path for target, path in fuzzer.replay() if target == name]
     assert inputs
@@ -62,6 +64,7 @@ def test_pieces_of_good_inputs_put_together_anyhow_are_taken_or_refused(name: st
     decoder.take(b"".join(few))
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(name=st.sampled_from(group_codec.ORDER), value=JSON)
 def test_any_json_in_any_place_of_a_header_is_taken_or_refused(name: str, value: object) -> None:

@@ -181,6 +181,7 @@ exchange.close()
 """
 
 
+@pytest.mark.slow
 def test_a_process_ends_at_once_though_a_route_is_coming_from_a_store_that_is_silent(tmp_path: Path) -> None:
     command = [sys.executable, "-c", EXIT, str(tmp_path / "part_cache")]
     environment = {**os.environ, "PYTHONPATH": "."}
@@ -394,6 +395,7 @@ def dry(connection: socket.socket, head: bytes) -> None:
         connection.recv(1)
 
 
+@pytest.mark.slow
 def test_relays_that_give_nothing_are_left_reported_and_not_asked_again(peer_harness: PeerHarness) -> None:
     route, later = peer_harness.publish(*random_parts(8)), peer_harness.publish(*random_parts(8))
     later = Route("run", later.version._replace(number=8), None, later.root, None, later.parts)
@@ -409,6 +411,7 @@ def test_relays_that_give_nothing_are_left_reported_and_not_asked_again(peer_har
     assert [asked_for_a_part(liar) for liar in liars] == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_a_relay_that_gives_nothing_is_left_for_one_that_has_the_rest(peer_harness: PeerHarness) -> None:
     datas = random_parts(8)
     route = peer_harness.publish(*datas)

@@ -54,6 +54,7 @@ def test_a_peer_that_hears_of_a_part_later_is_not_left_for_the_store(
     assert second.exchange.fetched == {"peer": route.size}
 
 
+@pytest.mark.slow
 def test_a_learner_slower_than_its_readers_makes_nobody_look_slow(peer_harness: PeerHarness) -> None:
     datas = random_parts(100, parts=4)
     members = [peer_harness.member(name, chunk_deadline_s=HASTY_S) for name in "abc"]
