@@ -211,6 +211,7 @@ class Controller:
             "made": state.made and round(state.made, 4),
             "starved": state.starved,
             "offers": {one.pool: [one.usd_per_hour, round(one.supply, 4), one.limit] for one in wanted.offers},
+            "prices": wanted.prices,
             "trust": round(decision.memory.trust, 3),
             "pace": {pool: round(pace, 3) for pool, pace in decision.memory.pace.items()},
             "spent_usd": round(decision.memory.spent_usd, 2),

@@ -126,9 +126,10 @@ class _Turn:
     def _more(self, best: Mapping[str, int]) -> Mapping[str, int]:
         """Returns what to have where supply is missing: more machines, or others if that is worth it."""
         more = self._choose(self._counts)
+        if self._suffices(best) and self._cost(best) < self._cost(more) * (1 - self._limits.saving):
+            return best
         if self._suffices(more):
-            cheaper = self._cost(best) < self._cost(more) * (1 - self._limits.saving)
-            return best if cheaper and self._suffices(best) else more
+            return more
         return best if self._supply(best) * (1 - self._limits.saving) > self._supply(more) else more
 
     def _suffices(self, machines: Mapping[str, int]) -> bool:

@@ -5,7 +5,7 @@ functions are pure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
@@ -35,11 +35,15 @@ class Pace(NamedTuple):
 
 @dataclass(frozen=True)
 class Demand:
-    """`needed`: groups per second that keep the learner as busy as `utilisation`, and what each pool offers for it."""
+    """`needed`: groups per second that keep the learner as busy as `utilisation`, and what each pool offers for it.
+
+    `prices`: in words, by pool, where prices of now come from, or why the fleet file's counts.
+    """
 
     needed: float
     utilisation: float
     offers: tuple[Offer, ...]
+    prices: Mapping[str, str] = field(default_factory=dict)
 
 
 def pace_of(updates: Sequence[UpdateMetrics], planned_s: float, now_s: float) -> Pace:
@@ -70,26 +74,38 @@ def demand(fleet: Fleet, rules: RunRules, pace: Pace, quotes: Mapping[str, Quote
     fleet = fleet.model_copy(update={"learner": learner, "run": run})
     setting = Setting(fleet, rules.s, fleet.weights.form, fleet.weights.peers)
     kappa = rules.kappa if isinstance(rules.kappa, int) else 1
-    planned = tuple(_quoted(setting.offers(kappa), quotes, here))
+    planned = tuple(_quoted(fleet, setting.offers(kappa), quotes, here))
+    prices = dict(_prices(fleet, quotes))
     groups_per_s = rules.batch / pace.t_train_s
     aimed = _aimed(setting, planned, kappa)
     if aimed is None:
-        return Demand(0.0, 0.0, tuple(_offer(fleet, one, groups_per_s, usable=False) for one in planned))
+        return Demand(0.0, 0.0, tuple(_offer(fleet, one, groups_per_s, usable=False) for one in planned), prices)
     goal, path = aimed.goal, slowest_path(planned, aimed.machines, aimed.goal)
     usable = {one.name for one in eligible(planned, goal) if one.path.away_s <= path.away_s}
     needed = supply_needed(goal.wanted, goal.s, kappa, goal.t_train_s, path) * groups_per_s
     offers = tuple(_offer(fleet, one, groups_per_s, usable=one.name in usable) for one in planned)
-    return Demand(needed, goal.wanted, offers)
+    return Demand(needed, goal.wanted, offers, prices)
 
 
 def _quoted(
-    planned: Sequence[PlannedOffer], quotes: Mapping[str, Quote], here: Mapping[str, int]
+    fleet: Fleet, planned: Sequence[PlannedOffer], quotes: Mapping[str, Quote], here: Mapping[str, int]
 ) -> Iterator[PlannedOffer]:
-    """Yields the offers with the prices and numbers of now."""
+    """Yields the offers with the prices and numbers of now. What a machine pays for traffic stays as planned."""
     for one in planned:
-        price, available = quotes.get(one.name, Quote())
-        limit = one.limit if available is None else min(one.limit, here.get(one.name, 0) + available)
-        yield one._replace(usd_per_hour=one.usd_per_hour if price is None else price, limit=limit)
+        quote, stated = quotes.get(one.name, Quote()), fleet.pools[one.name].price
+        limit = one.limit if quote.available is None else min(one.limit, here.get(one.name, 0) + quote.available)
+        dearer = 0.0 if quote.usd_per_hour is None or stated is None else quote.usd_per_hour - stated.usd_per_hour
+        yield one._replace(usd_per_hour=one.usd_per_hour + dearer, limit=limit)
+
+
+def _prices(fleet: Fleet, quotes: Mapping[str, Quote]) -> Iterator[tuple[str, str]]:
+    """Yields pool and words for each quote that says something of its price."""
+    for name, quote in quotes.items():
+        stated = fleet.pools[name].price if name in fleet.pools else None
+        if quote.said and quote.usd_per_hour is not None:
+            yield name, f"{quote.usd_per_hour:g} USD: {quote.said}"
+        elif quote.said and stated:
+            yield name, f"{stated.usd_per_hour:g} USD, as the fleet file says of {stated.on}: {quote.said}"
 
 
 def _aimed(setting: Setting, planned: tuple[PlannedOffer, ...], kappa: int) -> Chosen | None:

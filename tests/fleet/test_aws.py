@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue.fleet.drivers import DriverError, Quote
+from echo_queue.fleet.drivers import Driver, DriverError
 from tests.fleet.places.instances import Instances
 from tests.waiting import wait_until
 
@@ -23,14 +23,18 @@ def hosts(place: Instances) -> dict[str, str]:
     return {one.name: one.host for one in place.driver().machines()}
 
 
+def available(driver: Driver) -> dict[str, int | None]:
+    return {pool: quote.available for pool, quote in driver.offers().items()}
+
+
 def test_a_group_that_is_full_has_none_to_give_and_says_before_how_many_it_has(place: Instances) -> None:
     driver, most = place.driver(), place.cloud.most
     place.cloud.capacity = 0
     assert all([driver.start(f"a-{number}", "spot") for number in range(most)])
     assert not driver.start("one-more", "spot")
-    assert driver.offers() == {"spot": Quote(None, 0), "rest": Quote(None, most)}
+    assert available(driver) == {"spot": 0, "rest": most}
     driver.end(["a-0"])
-    assert driver.offers()["spot"] == Quote(None, 1) and driver.start("b", "spot")
+    assert available(driver)["spot"] == 1 and driver.start("b", "spot")
 
 
 def test_instances_come_as_far_as_there_is_capacity_and_the_rest_is_taken_back(place: Instances) -> None:

@@ -131,6 +131,15 @@ def test_a_price_above_the_cap_dismisses_at_once() -> None:
     assert of(decision, Leave) == ["cheap-1"]
 
 
+def test_a_fleet_at_the_cap_that_lacks_next_to_nothing_makes_room_for_one_that_costs_far_less() -> None:
+    """Its machines cost what they did when they were rented no longer."""
+    slower = replace(DEAR, usd_per_hour=9.0, supply=0.99)
+    state = fleet(3.0, "dear-1", "dear-2", "cheap-1")
+    decision = decided(state, CHEAP, slower, limits=replace(LIMITS, usd_per_hour=19.5))
+    assert decision.wanted == {"cheap": 3}
+    assert of(decision, Start) == [] and of(decision, Rest)[0] == "dear-1"
+
+
 def test_a_machine_that_claims_far_more_than_its_pool_gets_no_credit() -> None:
     names = tuple(f"cheap-{number}" for number in range(5))
     state = fleet(5.0, *names, memory=Memory(serving=names))

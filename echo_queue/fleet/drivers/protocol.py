@@ -10,11 +10,13 @@ from echo_queue.fleet.state import Machine
 class Quote(NamedTuple):
     """The price and the machines that a pool offers now. None: the driver does not know, and the fleet file says it.
 
-    `available`: how many further machines may be had.
+    `available`: how many further machines may be had. `said`: in words, where the price comes from, or why there is
+    none; empty if there is nothing to say.
     """
 
     usd_per_hour: float | None = None
     available: int | None = None
+    said: str = ""
 
 
 class DriverError(EchoQueueError):

@@ -5,15 +5,19 @@
 - Instances come up `lag` requests after they were asked for, as far as there is `capacity`, and end `lag` requests
   after that was asked for. Until then their group calls them Terminating. One that has ended is still described, with
   its tags.
+- Spot prices are those of `spot`, and moto's of all other types and zones are left out. The price that each had a year
+  ago is answered as well.
 - A size below the number of instances ends some of AWS's own choice: `own_choice` counts them.
 """
 
+import copy
 import os
 import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 from xml.etree import ElementTree
 
@@ -26,11 +30,22 @@ REGION = "eu-central-1"
 KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
 RIGHTS = (
     *("DescribeAutoScalingGroups", "SetDesiredCapacity", "TerminateInstanceInAutoScalingGroup"),
-    *("CreateOrUpdateTags", "DeleteTags", "DescribeInstances", "CreateTags"),
+    *("CreateOrUpdateTags", "DeleteTags", "DescribeInstances", "CreateTags", "DescribeSpotPriceHistory"),
 )
 """The actions that docs/fleet.md gives a controller."""
 MOST_TAGS = 50
 AUTOSCALING = "http://autoscaling.amazonaws.com/doc/2011-01-01/"
+
+
+TYPES, ZONES = ("g4dn.xlarge", "g5.xlarge"), (f"{REGION}a", f"{REGION}b")
+"""The instance types and the zones of each group."""
+
+
+class Spot(NamedTuple):
+    """A spot price in USD per hour, and how long ago it was set."""
+
+    usd_per_hour: float
+    age_s: float = 0.0
 
 
 class Refused(Exception):
@@ -63,13 +78,17 @@ def moto(service: str) -> Any:
 
 
 class AwsDouble:
-    """The groups `names` of at most `most` machines, which are empty."""
+    """The groups `names` of at most `most` machines, which are empty. `on_demand`: the share that is, in percent."""
 
-    def __init__(self, names: tuple[str, ...], *, most: int = 10, lag: int = 2, capacity: int = 1000) -> None:
+    def __init__(
+        self, names: tuple[str, ...], *, most: int = 10, lag: int = 2, capacity: int = 1000, on_demand: int = 0
+    ) -> None:
         self.most = most
         self.lag = lag
         self.capacity = capacity
         self.throttles = 0
+        self.spot: dict[tuple[str, str], Spot] = {}
+        self.forbidden: set[str] = set()
         self.own_choice = 0
         self.made: set[str] = set()
         self.asked = dict.fromkeys(names, 0)
@@ -81,14 +100,11 @@ class AwsDouble:
         self._turn = 0
         self._lock = threading.Lock()
         self._http = urllib3.PoolManager()
-        configuration = f"{names[0]}-configuration"
-        moto("autoscaling").create_launch_configuration(
-            LaunchConfigurationName=configuration, ImageId="ami-12c6146b", InstanceType="t2.micro"
-        )
+        policy = _mixed_policy(f"{names[0]}-template", on_demand)
         for name in names:
             moto("autoscaling").create_auto_scaling_group(
-                AutoScalingGroupName=name, LaunchConfigurationName=configuration, MinSize=0, MaxSize=most,
-                DesiredCapacity=0, AvailabilityZones=[f"{REGION}a"],
+                AutoScalingGroupName=name, MixedInstancesPolicy=policy, MinSize=0, MaxSize=most,
+                DesiredCapacity=0, AvailabilityZones=ZONES,
             )  # fmt: skip
 
     def serving(self) -> AbstractContextManager[str]:
@@ -125,7 +141,7 @@ class AwsDouble:
 
     def _answer(self, words: Mapping[str, str], headers: Mapping[str, str], body: bytes) -> bytes:
         action = words["Action"]
-        if action not in RIGHTS:
+        if action not in RIGHTS or action in self.forbidden:
             raise Refused("AccessDenied", f"not authorized to perform: {action}")
         if self.throttles:
             self.throttles -= 1
@@ -142,6 +158,9 @@ class AwsDouble:
         assert answer.status == 200, answer.data
         if action == "DescribeAutoScalingGroups":
             return self._with_sizes(answer.data)
+        if action == "DescribeSpotPriceHistory":
+            assert "StartTime" in words, "without it all prices of 90 days are the answer"
+            return self._with_spot(answer.data)
         return self._with_ended(answer.data, words) if action == "DescribeInstances" else answer.data
 
     def _resize(self, name: str, size: int) -> bytes:
@@ -177,6 +196,18 @@ class AwsDouble:
             for one in group.findall(f"{space}Instances/{space}member"):
                 if _said(one, f"{space}InstanceId") in self._leaving:
                     _text(one, f"{space}LifecycleState").text = "Terminating"
+        return ElementTree.tostring(root)
+
+    def _with_spot(self, answer: bytes) -> bytes:
+        """Returns the price history with the prices of `spot` in place of moto's."""
+        root = ElementTree.fromstring(answer)
+        history = _text(root, "{*}spotPriceHistorySet")
+        for one in list(history):
+            history.remove(one)
+            words = [_said(one, f"{{*}}{word}") for word in ("instanceType", "availabilityZone")]
+            if spot := self.spot.get((words[0], words[1])):
+                for usd, age_s in ((100.0, spot.age_s + 365 * 86_400.0), spot):
+                    history.append(_priced(one, usd, datetime.now(UTC) - timedelta(seconds=age_s)))
         return ElementTree.tostring(root)
 
     def _with_ended(self, answer: bytes, words: Mapping[str, str]) -> bytes:
@@ -221,6 +252,26 @@ class AwsDouble:
             if instance in self._instances[name]:
                 return name
         raise Refused("ValidationError", f"Instance Id not found - No managed instance found for {instance}")
+
+
+def _mixed_policy(template: str, on_demand: int) -> Any:
+    """Returns the policy of groups as infra/terraform has them, and makes their launch template."""
+    data = {"ImageId": "ami-12c6146b", "InstanceType": TYPES[0]}
+    made = moto("ec2").create_launch_template(LaunchTemplateName=template, LaunchTemplateData=data)
+    specification = {"LaunchTemplateId": made["LaunchTemplate"]["LaunchTemplateId"], "Version": "$Latest"}
+    overrides = [{"InstanceType": one} for one in TYPES]
+    return {
+        "InstancesDistribution": {"OnDemandBaseCapacity": 0, "OnDemandPercentageAboveBaseCapacity": on_demand},
+        "LaunchTemplate": {"LaunchTemplateSpecification": specification, "Overrides": overrides},
+    }
+
+
+def _priced(entry: ElementTree.Element, usd: float, at: datetime) -> ElementTree.Element:
+    """Returns a copy of an entry of the price history with this price, set at that time."""
+    entry = copy.deepcopy(entry)
+    _text(entry, "{*}spotPrice").text = f"{usd:.6f}"
+    _text(entry, "{*}timestamp").text = at.isoformat()
+    return entry
 
 
 def _terminated(instance: str) -> ElementTree.Element:

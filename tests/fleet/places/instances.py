@@ -22,9 +22,9 @@ class Instances(Place):
 
     @classmethod
     @contextmanager
-    def opened(cls, folder: Path, command: Sequence[str] = ENDLESS) -> Iterator[Self]:
+    def opened(cls, folder: Path, command: Sequence[str] = ENDLESS, *, on_demand: int = 0) -> Iterator[Self]:
         run = uuid.uuid4().hex[:8]
-        cloud = AwsDouble(tuple(f"eq-{run}-{pool}" for pool in POOLS))
+        cloud = AwsDouble(tuple(f"eq-{run}-{pool}" for pool in POOLS), on_demand=on_demand)
         with cloud.serving() as url, pytest.MonkeyPatch.context() as patched:
             for name, value in {**KEYS, "AWS_ENDPOINT_URL": url}.items():
                 patched.setenv(name, value)

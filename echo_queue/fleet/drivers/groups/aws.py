@@ -9,8 +9,9 @@ https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_TerminateInstanceIn
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from echo_queue import failpoints
 from echo_queue.errors import Problem
-from echo_queue.fleet.drivers.groups.group import Changed, MachineGroup, Member
+from echo_queue.fleet.drivers.groups.aws_prices import Market, SpotPrices, market_of, spot_types
+from echo_queue.fleet.drivers.groups.group import Changed, MachineGroup, Member, Price
 from echo_queue.fleet.drivers.protocol import DriverError
 
 NAME = "echo-queue-machine"
@@ -30,6 +32,8 @@ REMEMBERED = 10
 GONE = "terminated"
 STAYING = ("pending", "running")
 TRIES = 3
+LINUX = ("Linux/UNIX", "Linux/UNIX (Amazon VPC)")
+"""What AWS calls machines without a licence in the list of spot prices, in newer accounts and in old ones."""
 
 
 class AutoScalingGroups:
@@ -45,6 +49,7 @@ class AutoScalingGroups:
         )
         self._session = boto3.Session()  # its credentials are this driver's alone
         self._clients: dict[tuple[str, str], Any] = {}
+        self._prices = SpotPrices(self._market)
 
     def pools(self) -> Sequence[str]:
         return tuple(self._regions)
@@ -67,6 +72,9 @@ class AutoScalingGroups:
             used=(*notes, *map(_name, instances)),
             most=found["MaxSize"],
         )
+
+    def price(self, pool: str) -> Price:
+        return self._prices.of(pool)
 
     def note(self, group: MachineGroup, waiting: Sequence[str]) -> MachineGroup:
         named = {member.name for member in group.members}
@@ -123,13 +131,27 @@ class AutoScalingGroups:
     def _instances(self, pool: str) -> list[Any]:
         """Returns the group's instances, oldest first, and those that have ended lately."""
         filters = [{"Name": "tag:aws:autoscaling:groupName", "Values": [self._name_of(pool)]}]
-        found: list[Any] = []
+        answers = self._pages(pool, "describe_instances", Filters=filters)
+        found = [
+            one for answer in answers for reservation in answer["Reservations"] for one in reservation["Instances"]
+        ]
+        return sorted(found, key=lambda one: (one["LaunchTime"], one["InstanceId"]))
+
+    def _market(self, pool: str) -> Market:
+        """Returns the prices of now: AWS answers with those that held at the time from which one asks."""
+        group, _ = self._group(pool)
+        asked = {"InstanceTypes": spot_types(group), "ProductDescriptions": LINUX, "StartTime": datetime.now(UTC)}
+        answers = self._pages(pool, "describe_spot_price_history", **asked) if asked["InstanceTypes"] else ()
+        return market_of(group, [one for answer in answers for one in answer["SpotPriceHistory"]])
+
+    def _pages(self, pool: str, call: str, **words: Any) -> Iterator[Any]:
+        """Yields the answers of EC2 to a question, one page after the other."""
         more: dict[str, str] = {}
         while True:
-            answer = self._ask(pool, "ec2", "describe_instances", Filters=filters, **more)
-            found += [one for reservation in answer["Reservations"] for one in reservation["Instances"]]
+            answer = self._ask(pool, "ec2", call, **words, **more)
+            yield answer
             if not answer.get("NextToken"):
-                return sorted(found, key=lambda one: (one["LaunchTime"], one["InstanceId"]))
+                return
             more = {"NextToken": answer["NextToken"]}
 
     def _write_notes(self, pool: str, written: Mapping[str, str], removed: Sequence[str]) -> None:

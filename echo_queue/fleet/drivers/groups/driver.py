@@ -45,8 +45,12 @@ class GroupDriver:
             self._unchanged(lambda pool: self._end(names, pool), pool)
 
     def offers(self) -> Mapping[str, Quote]:
-        groups = [bound(self._groups.read(pool)) for pool in self._groups.pools()]
-        return {one.pool: Quote(None, max(0, one.most - size_of(one))) for one in groups if one.most is not None}
+        return {pool: self._quote(pool) for pool in self._groups.pools()}
+
+    def _quote(self, pool: str) -> Quote:
+        group, price = bound(self._groups.read(pool)), self._groups.price(pool)
+        room = None if group.most is None else max(0, group.most - size_of(group))
+        return Quote(price.usd_per_hour, room, price.said)
 
     def _read(self, pool: str) -> MachineGroup:
         """Returns the group with all names given, and notes those that are new."""

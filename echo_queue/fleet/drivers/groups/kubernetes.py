@@ -18,7 +18,7 @@ from pydantic import AliasPath, BaseModel, Field, ValidationError
 
 from echo_queue import failpoints
 from echo_queue.errors import Problem
-from echo_queue.fleet.drivers.groups.group import MachineGroup, Member
+from echo_queue.fleet.drivers.groups.group import MachineGroup, Member, Price
 from echo_queue.fleet.drivers.groups.kubernetes_api import KubernetesApi
 from echo_queue.fleet.drivers.protocol import DriverError
 
@@ -98,6 +98,10 @@ class Deployments:
             used=noted.used,
             versions=(notes.version, scale.version),
         )
+
+    def price(self, pool: str) -> Price:
+        """Returns none: a cluster does not know what its nodes cost."""
+        return Price()
 
     def note(self, group: MachineGroup, waiting: Sequence[str]) -> MachineGroup:
         path = f"configmaps/{self._deployment(group.pool)}"
