@@ -1,12 +1,15 @@
 """The corrections for stale data under a lag that is forced: how far S may go before learning suffers.
 
     python -m benchmarks.stability [--presets dapo,tis] [--lags 0,32] [--kappas 1,S] [--seeds 0,1] [--tasks copy,sort]
-        [--updates 160] [--mini-batches 1] [--guard warn] [--lr 3e-3] [--results FILE] [--plot FILE] [--json]
+        [--updates 160] [--mini-batches 1] [--guard warn] [--lr 3e-3] [--engine float32] [--results FILE] [--plot FILE]
+        [--json]
 
 There is no queue and no worker: a small model answers prompts itself, by the oldest of its published versions that the
 bound S admits, so every update trains data as old as a run with this S may ever see. Versions are published every κ
 updates: κ = 1, where each lag is S, and κ = S, where lags run from 1 to S. The learner is the product's (`learn`), with
-all its settings. After every fourth update the newest weights answer other prompts; that reward is what is reported.
+all its settings. With `--engine bfloat16` the model answers in that type and is trained in float32: an engine whose
+log-probabilities are not quite the learner's. After every fourth update the newest weights answer other prompts; that
+reward is what is reported.
 
 - A run *collapses* if its reward stays below half of its best for 20 updates. It *declines* if it ends 10 points below
   its best, and is *good* if it ends within 5 points of it.
@@ -40,6 +43,7 @@ from echo_queue.records import Group, Sample, Span
 from learner.diagnostics.guard import Guard
 from learner.diagnostics.ratios import RatioFigures
 from learner.model.loading import prepare
+from learner.model.past_versions import PastVersions
 from learner.model.policy import Policy
 from learner.update import UpdateResult, learn
 
@@ -73,6 +77,7 @@ class Setting(NamedTuple):
     lr: float
     guard: str
     mini_batches: int = 1
+    engine: str = "float32"
 
 
 @dataclass(frozen=True)
@@ -128,11 +133,13 @@ class Run:
 
 def execute(setting: Setting) -> Run:
     """Trains once, from the model that the seed makes."""
-    draw, engine = torch.Generator().manual_seed(setting.seed), model_of(setting.seed)
+    draw = torch.Generator().manual_seed(setting.seed)
+    engine = model_of(setting.seed).to(getattr(torch, setting.engine))
     correction = {} if setting.preset == FRESH else {"preset": setting.preset}
     same = {"lr": setting.lr, "guard": setting.guard, "mini_batches": setting.mini_batches}
     settings = Learner.model_validate(same | {"correction": correction})
     policy = Policy(prepare(model_of(setting.seed)), settings)
+    past = PastVersions(policy, setting.s) if settings.needs_old else None
     published = deque([(0, policy.snapshot())])
     rewards, course = [], []
     for version in range(setting.updates):
@@ -140,7 +147,8 @@ def execute(setting: Setting) -> Run:
             published.popleft()
         number, weights = published[0]
         engine.load_state_dict(weights, strict=False)
-        result = learn(policy, groups_of(engine, setting.task, number, draw), version + 1, settings, 1.0)
+        groups = groups_of(engine, setting.task, number, draw)
+        result = learn(policy, groups, version + 1, settings, 1.0, past=past)
         course.append(_figures(result))
         if (version + 1) % setting.kappa == 0:
             published.append((version + 1, policy.snapshot()))
@@ -227,9 +235,8 @@ def settings_of(options: argparse.Namespace) -> Iterator[Setting]:
     for seed, task, s in product(map(int, options.seeds.split(",")), options.tasks.split(","), lags):
         periods = dict.fromkeys(s if kappa == "S" else int(kappa) for kappa in kappas) if s else (1,)
         for preset, kappa in product(presets if s else (FRESH,), periods):
-            yield Setting(
-                preset, task, s, kappa, seed, options.updates, options.lr, options.guard, options.mini_batches
-            )
+            more = options.updates, options.lr, options.guard, options.mini_batches, options.engine
+            yield Setting(preset, task, s, kappa, seed, *more)
 
 
 def stored(path: Path) -> dict[Setting, Run]:
@@ -408,6 +415,7 @@ def main() -> int:
     parser.add_argument("--mini-batches", type=int, default=1)
     parser.add_argument("--guard", choices=("off", "warn", "act"), default="warn")
     parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--engine", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--json", action="store_true")

@@ -70,12 +70,25 @@ class Passes:
         logprobs, entropy = self._policy.score(batch, self._temperature)
         if proximal is None and self._settings.needs_proximal:
             proximal = logprobs.detach()
+        if batch.old_logprobs is not None:
+            proximal = torch.where(batch.old_logprobs.isnan(), logprobs.detach(), batch.old_logprobs)
         lags = self.number - 1 - batch.versions
         inputs = LossInputs(logprobs, batch.behaviour, batch.advantages, lags, batch.lengths, reference, proximal)
         losses, clipped, filtered, kl = token_losses(inputs, self._settings, limit)
         apart = batch.behaviour - logprobs
         terms = torch.stack([losses, clipped.to(losses.dtype), filtered.to(losses.dtype), apart, kl, entropy])
         return (losses * batch.weights).sum(), terms.detach().double().sum(1), bounded(-apart.detach())
+
+    def logprobs(self, step: Callable[[], AbstractContextManager[object]]) -> Iterator[tuple[SampleRow, Floats]]:
+        """Makes a forward pass, and yields all ranks' samples with the log-probabilities of their drawn tokens.
+
+        Each micro-batch runs within a `step()`.
+        """
+        found = [logprobs for _, logprobs in self._scores(step)]
+        with step():
+            values = self.gathered(found).cpu().numpy()
+        ends = np.cumsum([row.drawn for row in self._rows])
+        yield from zip(self._rows, np.split(values, ends[:-1]), strict=True)
 
     def second_moment_limit(self, step: Callable[[], AbstractContextManager[object]]) -> float:
         """Returns M2PO's limit, from a forward pass over the mini-batch, each micro-batch within a `step()`."""

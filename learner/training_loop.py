@@ -36,6 +36,7 @@ from learner.leader import Leader
 from learner.losses.custom import custom_loss
 from learner.model import device
 from learner.model.loading import load_policy, load_reference
+from learner.model.past_versions import PastVersions
 from learner.model.policy import Policy
 from learner.model.scorer import Score
 from learner.publication import announcer, signing_key
@@ -111,6 +112,7 @@ class TrainingLoop:
         self.config, self.team, self.leader = config, team, leader
         self.steps = StepClock(config.learner.rank_deadline_s)
         self.policy, self.reference, self.saver = policy, reference, saver
+        self.past = PastVersions(policy, config.staleness.s) if config.learner.needs_old else None
 
     def run(self, stop: threading.Event) -> None:
         """Carries out rank 0's orders until the last one."""
@@ -160,6 +162,7 @@ class TrainingLoop:
             learner,
             temperature,
             reference=self.reference,
+            past=self.past,
             select=select,
             step=self.steps.step,
         )

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 from typing import NamedTuple
 
@@ -25,8 +26,10 @@ from learner.batch.prepare import Update, prepare
 from learner.diagnostics.guard import step_scale
 from learner.diagnostics.ratios import Floats, RatioFigures, TokenRatios, ratio_figures
 from learner.losses.token_sums import TokenSums
+from learner.model.past_versions import PastVersions
 from learner.model.policy import Policy
 from learner.model.scorer import Score
+from learner.old_logprobs import OldFigures, with_old_logprobs
 from learner.passes import Passes
 
 
@@ -41,6 +44,8 @@ class UpdateResult:
     zero_variance_groups: int
     ratios: RatioFigures
     steps: int
+    old: OldFigures | None = None
+    """Those of the old log-probabilities, if the loss needs them"""
 
 
 class Step(NamedTuple):
@@ -77,11 +82,13 @@ def learn(
     temperature: float,
     *,
     reference: Score | None = None,
+    past: PastVersions | None = None,
     select: Callable[[Update], Update] | None = None,
     step: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> UpdateResult:
     """Trains version `number`. All ranks of the policy's team call it with the same arguments, and get the same result.
 
+    `past`: the policy's, which `settings.needs_old` asks for; it gets to know this version.
     `select` chooses among the samples once their advantages are known, and only what it returns is trained.
     Each micro-batch, and each of the optimizer's steps, runs within a `step()`. Raises `EchoQueueError` before a step
     whose gradient is not finite; `RankLostError` if another rank does not take part.
@@ -89,17 +96,22 @@ def learn(
     update, lr = prepare(groups, settings), learning_rate(settings, number)
     if select:
         update = select(update)
-    parts = [
-        Passes(policy, part, settings, number=number, temperature=temperature, reference=reference)
-        for part in mini_batches(update, settings)
-    ]
+    passes_of = partial(Passes, policy, settings=settings, number=number, temperature=temperature, reference=reference)
+    old = None
+    if past is not None:
+        in_step = settings.mini_batches == 1
+        with policy.team.together(f"score update {number} by older versions"):
+            update, old = with_old_logprobs(update, past, passes_of, step, present=number - 1, in_step=in_step)
+        past.begin(number)
+    parts = [passes_of(part) for part in mini_batches(update, settings)]
     if not parts:
-        return UpdateResult(TokenSums(), 0.0, lr, update.zero_variance_groups, RatioFigures(), steps=0)
+        return UpdateResult(TokenSums(), 0.0, lr, update.zero_variance_groups, RatioFigures(), steps=0, old=old)
     with policy.team.together(f"train update {number}"):
         if settings.needs_proximal:
             for passes in parts[1:]:
                 passes.keep_proximal(step)
-        made = [_step(policy, passes, settings, lr, step) for passes in parts]
+        keep = past.recording if past is not None else nullcontext
+        made = [_step(policy, passes, settings, lr, step=step, keep=keep) for passes in parts]
     return UpdateResult(
         TokenSums(update.tokens, *np.sum([one.sums for one in made], axis=0).tolist()),
         fmean(one.grad_norm for one in made),
@@ -107,6 +119,7 @@ def learn(
         update.zero_variance_groups,
         ratio_figures([one.ratios for one in made]),
         len(made),
+        old,
     )
 
 
@@ -115,9 +128,11 @@ def _step(
     passes: Passes,
     settings: config.Learner,
     lr: float,
+    *,
     step: Callable[[], AbstractContextManager[object]],
+    keep: Callable[[], AbstractContextManager[object]],
 ) -> Step:
-    """Takes one optimizer step on the mini-batch of `passes`."""
+    """Takes one optimizer step on the mini-batch of `passes`, within `keep()`."""
     team = policy.team
     limit = passes.second_moment_limit(step) if settings.needs_second_moment else math.inf
     sums, found = torch.zeros(TokenSums.TERMS, dtype=torch.float64, device=policy.device), []
@@ -138,5 +153,6 @@ def _step(
             raise EchoQueueError(Problem("learner", f"the gradient of update {passes.number} is not finite", fix))
         ratios = passes.ratios(values[TokenSums.TERMS : -1])
         lr *= step_scale(ratio_figures([ratios])) if settings.guard == "act" else 1
-        policy.step(lr)
+        with keep():
+            policy.step(lr)
     return Step(values[: TokenSums.TERMS], ratios, norm, lr)

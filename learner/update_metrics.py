@@ -11,6 +11,7 @@ from echo_queue.queue import Status
 from echo_queue.queue.pool_status import Arrival, arrival_of, pools_of
 from echo_queue.records import Group, Version
 from echo_queue.reporting.metrics import UpdateMetrics
+from learner.old_logprobs import OldFigures
 from learner.ranks.order import Order
 from learner.update import UpdateResult
 
@@ -50,7 +51,7 @@ def describe(
     rewards = [sample.reward for sample in samples]
     tokens = sum(len(sample.tokens) for sample in samples)
     lags, reused_lags = (_lags(version, trained) for trained in (groups, order.reused))
-    sums, ratios = result.sums, result.ratios
+    sums, ratios, old = result.sums, result.ratios, result.old or OldFigures()
     heartbeats = [worker.heartbeat for worker in status.workers if worker.heartbeat is not None]
     arrival = arrival_of(heartbeats) or Arrival(0.0, 0.0, 0.0)
     metrics = UpdateMetrics(
@@ -102,6 +103,8 @@ def describe(
         truncated_fraction=fmean(sample.finish == "length" for sample in samples),
         alarm=alarm,
         steps=result.steps,
+        old_exact_fraction=old.exact_fraction,
+        kl_engine=old.kl_engine,
     )
     log.info(
         "update %d: reward %.3f, lags %s (tokens %.2f), waited %.2f s, trained %.2f s",
@@ -112,6 +115,10 @@ def describe(
         seconds.wait,
         seconds.train,
     )
+    if result.old and old.exact_fraction < 1:
+        unknown = 100 * (1 - old.exact_fraction)
+        why = "update %d: an earlier learner made the versions of %.1f %% of the tokens, whose π_old is taken to be μ"
+        log.info(why, version.number, unknown)
     if alarm:
         log.warning("update %d: %s; see docs/learning.md#the-guard", version.number, alarm)
     return metrics

@@ -29,6 +29,7 @@ LEARNER_PARTS = {
     "reference": "the base model, for learner.kl",
     "snapshot": "the weights that are being published",
     "newest": "the weights that were published last",
+    "past": "what the last S updates replaced, for anchor = old",
     "checkpoint": "the copy of masters and moments that is being saved",
 }
 """The parts of the learner's state, and what each of them is."""
@@ -103,7 +104,7 @@ def _time_rows(config: Config, found: RunEstimate) -> Iterator[Row]:
     length = f"at {batch.prompt_tokens + batch.sample_tokens:,} tokens"
     yield "operations per token", _count(found.flops_per_token), length
     yield "tokens of an update", _count(batch.sampled), f"{batch.groups} × {batch.samples} × {batch.sample_tokens:,}"
-    if besides := forward_passes(config.learner):
+    if besides := forward_passes(config):
         yield "forward passes besides", f"{besides:.3g}", "of all tokens of an update, without a gradient"
     rate = f"{found.mfu:.0%} of {found.devices * found.device.flops / 1e12:,.4g} TFLOP/s"
     yield "T_train", _seconds(found.t_train_s), rate

@@ -23,6 +23,8 @@ LEVELS_OF_USE: Mapping[str, tuple[str, ...]] = {
     "dppo": ("token",),
     "m2po": ("token",),
 }
+ANCHORED = ("clip", "truncate", "mask")
+"""The uses whose ratio may be taken to another policy than the behaviour policy."""
 LEVEL_REASONS: Mapping[str, str] = {
     "none": "uses no ratio",
     "clip": "would cut off nearly every sample: the product of many ratios is seldom within the clip",
@@ -88,10 +90,12 @@ def _correction(correction: Correction) -> Iterator[Problem]:
     if level not in LEVELS_OF_USE[use]:
         what = f'"{level}" does not go with use = "{use}", which {LEVEL_REASONS[use]}'
         yield Problem(f"{WHERE}.level", what, f"set {' or '.join(LEVELS_OF_USE[use])}, or another use")
-    if correction.anchor == "proximal" and (use not in ("clip", "truncate", "mask") or level != "token"):
-        what = f'"proximal" does not go with use = "{use}" at level "{level}", which is defined by the behaviour policy'
-        yield Problem(f"{WHERE}.anchor", what, 'set "behaviour", or clip, truncate or mask at level "token"')
-    used = KEYS_OF_USE[use] | ({"cap"} if correction.anchor == "proximal" else set())
+    anchor = correction.anchor
+    if (anchor != "behaviour" and use not in ANCHORED) or (anchor == "proximal" and level != "token"):
+        what = f'"{anchor}" does not go with use = "{use}" at level "{level}", which is defined by the behaviour policy'
+        at_level = ' at level "token"' if anchor == "proximal" else ""
+        yield Problem(f"{WHERE}.anchor", what, f'set "behaviour", or clip, truncate or mask{at_level}')
+    used = KEYS_OF_USE[use] | ({"cap"} if anchor != "behaviour" else set())
     given = PRESETS[correction.preset]
     for key in sorted(correction.model_fields_set & frozenset().union(*KEYS_OF_USE.values()) - used):
         if getattr(correction, key) != given.get(key):
@@ -108,6 +112,8 @@ def _correction(correction: Correction) -> Iterator[Problem]:
 def _nucleus(config: Config) -> Iterator[Problem]:
     """Yields a problem if ratios of fresh data could lie below what the correction lets through."""
     correction = config.learner.correction
+    if correction.anchor == "old":
+        return  # the learner evaluates both sides of the ratio by whole distributions
     key, lowest = {
         "clip": ("clip_low", 1 - correction.clip_low),
         "mask": ("mask_low", correction.mask_low),

@@ -329,10 +329,12 @@ class Correction(Section):
     """What the ratio is used for: nothing; PPO's clipped surrogate; an importance weight of at most `cap`; a weight
     that is 0 outside of `mask_low` … `mask_high`; one that is 0 where the probability has moved by more than `delta`;
     or one that is 0 for the tokens that have moved most, so that a mean of squared log-ratios stays within `budget`."""
-    anchor: Literal["behaviour", "proximal"] = "behaviour"
-    """The policy that the ratio is taken to. `proximal` lies between behaviour and learner, a version before the one
-    that is made; what lies between behaviour and it is then an importance weight of at most `cap` (decoupled PPO). With
-    `learner.mini_batches` above 1 it is the policy at the update's beginning, which another forward pass evaluates."""
+    anchor: Literal["behaviour", "proximal", "old"] = "behaviour"
+    """The policy that the ratio is taken to; where that is not the behaviour policy, what lies between the two is an
+    importance weight of at most `cap`. `proximal` lies between behaviour and learner, a version before the one that is
+    made (decoupled PPO). With `learner.mini_batches` above 1 it is the policy at the update's beginning, which another
+    forward pass evaluates. `old` is the version that drew each token, as the learner itself evaluates it by a forward
+    pass with that version's weights, which it keeps: the weight then corrects for the engine's numerics alone."""
     clip_low: float = Field(default=0.2, gt=0, lt=1)
     """Lower clip: the policy ratio counts as at least 1 − `clip_low`."""
     clip_high: float = Field(default=0.28, gt=0)
@@ -461,6 +463,11 @@ class Learner(Section):
     def needs_proximal(self) -> bool:
         """True if the policy at the update's beginning, by which later steps are corrected, must be evaluated first."""
         return self.correction.anchor == "proximal" and self.mini_batches > 1 and not self.loss
+
+    @property
+    def needs_old(self) -> bool:
+        """True if tokens must be evaluated by the versions that drew them."""
+        return self.correction.anchor == "old" and not self.loss
 
 
 class Selection(Section):

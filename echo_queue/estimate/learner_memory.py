@@ -14,6 +14,7 @@ from echo_queue.estimate.model_shape import ModelShape
 
 BYTES = {"float32": 4, "bfloat16": 2}
 FLOAT32 = 4
+POSITION = 4
 LOGITS_AT_ONCE = {"cpu": 1 << 24, "cuda": 1 << 28}
 """`learner.model.scorer.LOGITS_AT_ONCE`, which this package must not import."""
 MERGED_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 24}
@@ -62,6 +63,9 @@ class LearnerMemory:
     """The weights that the passes compute with, and their gradients, where they are not the masters themselves."""
     reference: int
     """The base model, with `learner.kl` above 0. With LoRA the learner has it in any case."""
+    past: int
+    """What the last S updates replaced, with the anchor `old` (`learner.model.past_versions`). The masters that a
+    visit to older versions keeps meanwhile take no more than the gradients do, which are not there then."""
     snapshot: int
     """The copy of the weights that is being published."""
     newest: int
@@ -74,11 +78,14 @@ class LearnerMemory:
     logits: int
     head_gradient: int
     """The head's gradient while those of its pieces are added up in float32, beside the gradient that is kept."""
+    replaced: int
+    """With the anchor `old`, a copy of the published form, which an optimizer step is compared with. No activations
+    are there then."""
 
     @property
     def state(self) -> int:
         trained = self.masters + self.moments + self.gradients
-        return self.base + trained + self.compute_copy + self.reference + self.copies
+        return self.base + trained + self.compute_copy + self.reference + self.past + self.copies
 
     @property
     def copies(self) -> int:
@@ -87,15 +94,18 @@ class LearnerMemory:
 
     @property
     def peak(self) -> int:
-        return self.state + self.activations + self.logits + self.head_gradient
+        return self._peak(self.activations)
 
     @property
     def checkpointed_peak(self) -> int:
-        return self.peak - self.activations + self.checkpointed_activations
+        return self._peak(self.checkpointed_activations)
+
+    def _peak(self, activations: int) -> int:
+        return self.state + max(activations + self.logits + self.head_gradient, self.replaced)
 
 
 def learner_memory(
-    config: Config, shape: ModelShape, devices: int = 1, kind: Literal["cpu", "cuda"] = "cpu"
+    config: Config, shape: ModelShape, devices: int = 1, kind: Literal["cpu", "cuda"] = "cpu", change: float = 0.01
 ) -> LearnerMemory:
     """Returns the memory of each of `devices`: float32 masters, two moments and gradients are 16 bytes a parameter.
 
@@ -103,10 +113,12 @@ def learner_memory(
 
     Several devices share the state equally (fully sharded data parallelism: ZeRO stage 3, arXiv 1910.02054), and each
     of them has two layers and the head in full at a time. `micro_tokens` is the size of each device's micro-batch.
+    `change`: the share of the published values that an update of all weights replaces in bfloat16.
     """
     width, whole = BYTES[config.model.dtype], -(-shape.total // devices)
     batch, lora = micro_batch_shape(config), lora_shape(config.model.lora, shape)
     share = -(-trained_parameters(config.model.lora, shape) // devices)
+    kept_versions = config.staleness.s if config.learner.needs_old else 0
     return LearnerMemory(
         base=width * whole if lora else 0,
         masters=FLOAT32 * share,
@@ -114,6 +126,7 @@ def learner_memory(
         gradients=FLOAT32 * share,
         compute_copy=_compute_copy(shape, width, devices, lora, kind),
         reference=width * whole if config.learner.kl and not lora else 0,
+        past=round(kept_versions * share * _replaced_bytes(width, change, lora)),
         snapshot=width * share,
         newest=width * share if kind == "cpu" else 0,
         checkpoint=3 * FLOAT32 * share if kind == "cpu" else 0,
@@ -121,7 +134,16 @@ def learner_memory(
         checkpointed_activations=activations(shape, batch, width, kind, lora=lora, checkpointed=True),
         logits=logits(shape, batch, width, kind),
         head_gradient=0 if lora else (FLOAT32 + width) * shape.embedding,
+        replaced=width * share if kept_versions else 0,
     )
+
+
+def _replaced_bytes(width: int, change: float, lora: LoraShape | None) -> float:
+    """Returns the bytes of a parameter in a reverse delta: a value and a position for each one that is replaced.
+
+    Positions are left out where that takes no more: where all values change, as in float32 and among adapters.
+    """
+    return width if width == FLOAT32 or lora else min(width, change * (width + POSITION))
 
 
 def _compute_copy(

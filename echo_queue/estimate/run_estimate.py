@@ -84,7 +84,7 @@ def estimate(config: Config, shape: ModelShape, assumed: Assumptions | None = No
     machine, batch = device(name, config.learner_threads), batch_of(config, assumed.mean_tokens)
     tokens_per_s = assumed.tokens_per_s or config.rollout.tokens_per_s
     lora = lora_shape(config.model.lora, shape)
-    flops = flops_of_update(shape, batch, lora, forward_passes(config.learner))
+    flops = flops_of_update(shape, batch, lora, forward_passes(config))
     train_s = t_train_s(flops, machine, devices, assumed.mfu)
     sent, gen_s = broadcast(config, shape, assumed.change, assumed.link_gbit), t_gen_s(config, tokens_per_s)
     made_s = generation_s(config, batch, tokens_per_s)
@@ -100,7 +100,7 @@ def estimate(config: Config, shape: ModelShape, assumed: Assumptions | None = No
         devices=devices,
         mfu=assumed.mfu,
         batch=batch,
-        learner=learner_memory(config, shape, devices, "cpu" if name == CPU else "cuda"),
+        learner=learner_memory(config, shape, devices, "cpu" if name == CPU else "cuda", assumed.change),
         worker=worker_memory(config, shape),
         checkpoint_bytes=checkpoint_bytes(config, shape),
         anchor_bytes=anchor_bytes(config, shape),

@@ -13,7 +13,7 @@
 
 from dataclasses import dataclass
 
-from echo_queue.config import Config, Learner
+from echo_queue.config import Config
 from echo_queue.estimate.devices import Device
 from echo_queue.estimate.lora import LoraShape
 from echo_queue.estimate.model_shape import ModelShape
@@ -50,14 +50,17 @@ def flops_per_token(shape: ModelShape, length: int, lora: LoraShape | None = Non
     return linear + ATTENTION * shape.queries * _pairs(shape, 0, length) / length
 
 
-def forward_passes(settings: Learner) -> float:
+def forward_passes(config: Config) -> float:
     """Returns how many times the tokens of an update pass the model without a gradient.
 
     They do so once for the KL term's base model, once for M2PO's limit, and for decoupled PPO's proximal policy in all
-    mini-batches but the first (`learner.passes`).
+    mini-batches but the first (`learner.passes`). For the anchor `old` they do so once, though tokens of the newest
+    version need not in updates of one step, and samples of several versions do so for each (`learner.old_logprobs`).
     """
+    settings = config.learner
     proximal = (settings.mini_batches - 1) / settings.mini_batches if settings.needs_proximal else 0.0
-    return (settings.kl > 0) + settings.needs_second_moment + proximal
+    old = settings.needs_old and (config.staleness.s > 0 or settings.mini_batches > 1)
+    return (settings.kl > 0) + settings.needs_second_moment + proximal + old
 
 
 def flops_of_update(shape: ModelShape, batch: Batch, lora: LoraShape | None = None, forward: float = 0.0) -> float:

@@ -100,6 +100,10 @@ class UpdateMetrics:
     """What the guard found wrong with the update; empty if nothing."""
     steps: int = 1
     """Number of optimizer steps of the update. 0: none of its groups could be trained."""
+    old_exact_fraction: float = 0.0
+    """Share of the tokens that are corrected by exact old log-probabilities; 0 unless `anchor` is `old`."""
+    kl_engine: float = 0.0
+    """Mean of log μ − log π_old over the tokens of rebuilt versions: what the engine computes otherwise."""
 
 
 RECORDS = TypeAdapter(UpdateMetrics)

@@ -17,6 +17,8 @@ SCALARS = {
     "policy/behaviour_kl": "kl_behaviour",
     "policy/clip_fraction": "clip_fraction",
     "policy/filtered_fraction": "filtered_fraction",
+    "policy/old_exact_fraction": "old_exact_fraction",
+    "policy/kl_engine": "kl_engine",
     "policy/reference_kl": "kl_reference",
     "policy/ess_tokens": "ess_tokens",
     "policy/ess_samples": "ess_samples",

@@ -45,6 +45,9 @@ class MicroBatch:
     """[K] the version that drew each target"""
     lengths: Tensor
     """[R] targets of each sample, which lie together and in order; their sum is K"""
+    old_logprobs: Tensor | None = None
+    """[K] float32 log-probabilities by the version that drew each target, if the loss needs them. NaN: those of the
+    policy itself when the target is trained"""
 
     def to(self, device: torch.device) -> Self:
         """Copies the micro-batch to `device`; returns itself if it is there."""
@@ -103,6 +106,7 @@ def collate(pieces: Sequence[PromptSamples], packing: type[Packing]) -> MicroBat
     def of_samples(values: Sequence[float]) -> Tensor:
         return torch.from_numpy(np.repeat(values, lengths.samples)[sampled].astype(np.float32))
 
+    old = [row.old_logprobs for row in rows if row.old_logprobs is not None]
     inputs = [np.append(piece.prompt[-1:], row.tokens[:-1]) for piece in pieces for row in piece.rows]
     places = [first + np.arange(count) for first, count in zip(shared[lengths.prompt_of], lengths.samples, strict=True)]
     return MicroBatch(
@@ -116,6 +120,7 @@ def collate(pieces: Sequence[PromptSamples], packing: type[Packing]) -> MicroBat
         weights=of_samples([row.weight for row in rows]),
         versions=_integers([row.versions[row.sampled] for row in rows]),
         lengths=torch.tensor([row.drawn for row in rows]),
+        old_logprobs=torch.from_numpy(np.concatenate(old)[sampled].astype(np.float32)) if old else None,
     )
 
 

@@ -23,7 +23,8 @@ Mask = npt.NDArray[np.bool_]
 @dataclass(frozen=True, eq=False)
 class SampleRow:
     """A sample to train: T tokens, their behaviour log-probabilities, which of them the model drew (all [T]), and the
-    sample's advantage. `weight`: that of each of its tokens in the loss. `spans`: the versions that drew them."""
+    sample's advantage. `weight`: that of each of its tokens in the loss. `spans`: the versions that drew them.
+    `old_logprobs` [T]: what `learner.old_logprobs` found, if the loss needs it."""
 
     tokens: Tokens
     behaviour: Logprobs
@@ -31,6 +32,7 @@ class SampleRow:
     advantage: float
     weight: float = 1.0
     spans: tuple[Span, ...] = (Span(0, 0),)
+    old_logprobs: Logprobs | None = None
 
     @property
     def drawn(self) -> int:

@@ -21,4 +21,5 @@ class LossInputs(NamedTuple):
     reference: Tensor | None = None
     """[K] the reference model's log-probabilities, if the run has one"""
     proximal: Tensor | None = None
-    """[K] log-probabilities of the policy at the update's beginning, if its mini-batches are corrected by them"""
+    """[K] log-probabilities of the policy between behaviour and learner, where passes found them: the one at the
+    update's beginning, or the version that drew each token"""

@@ -69,14 +69,14 @@ def _policy_losses(tokens: LossInputs, settings: Learner, limit: float) -> Surro
         losses = custom_loss(settings.loss)(tokens)
         return Surrogate(losses, torch.zeros_like(losses, dtype=torch.bool))
     correction = settings.correction
+    anchor = tokens.behaviour if correction.anchor == "behaviour" else tokens.proximal
+    if anchor is None:
+        anchor = corrections.proximal_logprobs(tokens.logprobs, tokens.behaviour, tokens.lags)
+    log_ratio = at_level(bounded(tokens.logprobs - anchor), tokens.lengths, correction.level)
+    surrogate = USES[correction.use](Ratios(bounded(log_ratio), tokens, limit), correction)
     if correction.anchor == "behaviour":
-        log_ratio = at_level(bounded(tokens.logprobs - tokens.behaviour), tokens.lengths, correction.level)
-        return USES[correction.use](Ratios(bounded(log_ratio), tokens, limit), correction)
-    proximal = tokens.proximal
-    if proximal is None:
-        proximal = corrections.proximal_logprobs(tokens.logprobs, tokens.behaviour, tokens.lags)
-    surrogate = USES[correction.use](Ratios(bounded(tokens.logprobs - proximal), tokens, limit), correction)
-    weights = bounded(proximal - tokens.behaviour).exp().clamp(max=correction.cap)
+        return surrogate
+    weights = bounded(anchor - tokens.behaviour).exp().clamp(max=correction.cap)
     return surrogate._replace(losses=weights * surrogate.losses)
 
 

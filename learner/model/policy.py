@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from echo_queue import config
@@ -149,6 +150,14 @@ class Policy:
             group["lr"] = lr
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+
+    def forget_gathered(self) -> None:
+        """Lets go of what FSDP gathered in the last forward pass, for whoever writes into the masters after it.
+
+        The layers give it up by themselves, the embeddings and the head only after a backward pass.
+        """
+        if isinstance(self._scorer, FSDPModule):
+            self._scorer.reshard()
 
     def _norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """Returns the norm of all ranks' rows together."""

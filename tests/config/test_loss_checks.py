@@ -32,6 +32,7 @@ def test_a_preset_gives_what_is_left_out_and_what_is_written_wins() -> None:
         ('level = "product"', f"{CORRECTION}.level", "would cut off nearly every sample"),
         ('preset = "m2po"\nanchor = "proximal"', f"{CORRECTION}.anchor", "defined by the behaviour policy"),
         ('preset = "gspo"\nanchor = "proximal"', f"{CORRECTION}.anchor", 'at level "sequence"'),
+        ('preset = "dppo"\nanchor = "old"', f"{CORRECTION}.anchor", "defined by the behaviour policy"),
         ("cap = 3.0", f"{CORRECTION}.cap", 'is not used by use = "clip"'),
         ('preset = "tis"\ndelta = 0.1', f"{CORRECTION}.delta", 'is not used by use = "truncate"'),
         ('preset = "icepop"\nmask_high = 0.4', f"{CORRECTION}.mask_high", "is not above mask_low"),

@@ -36,6 +36,7 @@ from learner.model.attention.rectangles import Rectangles
 from learner.model.loading import load_policy
 from learner.model.loading import prepare as for_scorer
 from learner.model.lora.adapters import Adapters
+from learner.model.past_versions import PastVersions
 from learner.model.policy import Policy
 from learner.ranks.team import Team
 from learner.update import learn
@@ -155,6 +156,23 @@ def test_the_state_and_the_checkpoint_are_reckoned_to_the_byte(dtype: str) -> No
     assert (found.snapshot, found.newest) == (copies, copies)
     assert found.checkpoint == sum(held.values())
     assert (found.compute_copy == 0) == (dtype == "float32")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_leads_back_to_older_versions_takes_no_more_than_is_reckoned(dtype: str) -> None:
+    """In float32, where nearly all values change, it is what is reckoned; here they change in bfloat16 as well."""
+    settings = {"correction": {"preset": "ppo-tis"}, "lr": 1e-2}
+    run = config(model={"dtype": dtype}, staleness={"s": 2}, learner=settings)
+    trained = Policy(small_model("qwen3"), run.learner, getattr(torch, dtype))
+    past = PastVersions(trained, run.staleness.s)
+    for number in (1, 2, 3):
+        learn(trained, [group(number)], number, run.learner, 1.0, past=past)
+    reckoned = learner_memory(run, shape_of(SMALL | {"model_type": "qwen3"}, ""), change=1.0)
+    assert 0.9 * reckoned.past <= past.nbytes <= reckoned.past
+    usual = learner_memory(config(model={"dtype": dtype}), shape_of(SMALL | {"model_type": "qwen3"}, ""))
+    assert usual.past == 0 and reckoned.state - usual.state == reckoned.past
+    few = learner_memory(run, shape_of(SMALL | {"model_type": "qwen3"}, ""), change=0.01)
+    assert few.past == (reckoned.past if dtype == "float32" else round(reckoned.past * 0.03))
 
 
 def test_the_pieces_of_the_logits_are_those_of_the_forward_pass() -> None:

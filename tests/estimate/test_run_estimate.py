@@ -151,11 +151,12 @@ def test_a_window_leaves_out_keys_and_pairs_beyond_it() -> None:
         ({"kl": 0.1, "correction": {"preset": "m2po"}}, 2),
         ({"correction": {"preset": "decoupled-ppo"}}, 0),  # in one step the policy is its own proximal one
         ({"correction": {"preset": "decoupled-ppo"}, "mini_batches": 4}, 3 / 4),
+        ({"correction": {"preset": "ppo-tis"}}, 1),
     ],
 )
 def test_a_forward_pass_besides_costs_a_third_of_a_pass_that_trains(settings: dict[str, Any], passes: float) -> None:
     usual, long = estimate(long_run(), shape("qwen3-8b")), long_run(learner=settings)
-    assert forward_passes(long.learner) == passes
+    assert forward_passes(long) == passes
     found = estimate(long, shape("qwen3-8b"))
     assert found.flops_of_update == pytest.approx((1 + passes / 3) * usual.flops_of_update)
     assert found.t_train_s == pytest.approx((1 + passes / 3) * usual.t_train_s)

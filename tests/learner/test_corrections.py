@@ -24,6 +24,7 @@ SETTINGS: dict[str, dict[str, Any]] = {preset: {"preset": preset} for preset in 
     "seq-IcePop": {"preset": "icepop", "level": "sequence", "mask_low": 0.9, "mask_high": 1.1},
     "GSPO, wide": {"preset": "gspo", "clip_low": 0.1, "clip_high": 0.1},
     "decoupled TIS": {"preset": "tis", "anchor": "proximal", "cap": 1.1},
+    "GSPO to the old policy": {"preset": "gspo", "anchor": "old", "cap": 1.1, "clip_low": 0.1, "clip_high": 0.1},
     "filtered": {"preset": "ppo", "filter_low": 0.9, "filter_high": 1.2, "filter_worse": 0.05},
     "none": {"use": "none"},
 }
@@ -33,26 +34,33 @@ EPSILON = 1e-6
 
 @dataclass(frozen=True)
 class Drawn:
-    """A sample of the slow reference: the learner's log-probabilities, the behaviour's, and its tokens' lags."""
+    """A sample of the slow reference: the learner's log-probabilities, the behaviour's, and its tokens' lags. The
+    version that drew the tokens gives them `mismatch` more than its engine said."""
 
     logprobs: Sequence[float]
     behaviour: Sequence[float]
     lags: Sequence[int]
     advantage: float
+    mismatch: float = 0.0
+
+    @property
+    def old(self) -> list[float]:
+        return [mu + self.mismatch for mu in self.behaviour]
 
 
 def drawn(seed: int, apart: float = 0.4, samples: int = 7) -> list[Drawn]:
-    draw = random.Random(seed)
+    draw, engine = random.Random(seed), random.Random(-1 - seed)
     found = []
     for number in range(samples):
         behaviour = [draw.uniform(-4, -0.05) for _ in range(1 + draw.randrange(9))]
         logprobs = [min(-1e-3, mu + draw.gauss(0, apart)) for mu in behaviour]
         advantage = draw.choice([-1.5, -0.5, 0.7, 2.0]) if number else 0.0
-        found.append(Drawn(logprobs, behaviour, [draw.randrange(5) for _ in behaviour], advantage))
+        lags = [draw.randrange(5) for _ in behaviour]
+        found.append(Drawn(logprobs, behaviour, lags, advantage, mismatch=engine.gauss(0, apart)))
     return found
 
 
-def inputs_of(samples: Sequence[Drawn]) -> LossInputs:
+def inputs_of(samples: Sequence[Drawn], anchor: str = "behaviour") -> LossInputs:
     def flat(values: Any) -> torch.Tensor:
         return torch.tensor([value for sample in samples for value in values(sample)], dtype=torch.float64)
 
@@ -62,12 +70,13 @@ def inputs_of(samples: Sequence[Drawn]) -> LossInputs:
         flat(lambda sample: [sample.advantage] * len(sample.lags)),
         torch.tensor([lag for sample in samples for lag in sample.lags]),
         torch.tensor([len(sample.lags) for sample in samples]),
+        proximal=flat(lambda sample: sample.old) if anchor == "old" else None,
     )
 
 
 def fast(samples: Sequence[Drawn], settings: Learner) -> tuple[TokenLosses, torch.Tensor]:
     """The learner's losses, and the gradient of their sum."""
-    inputs = inputs_of(samples)
+    inputs = inputs_of(samples, settings.correction.anchor)
     limit = slow_limit(samples, settings.correction.budget)
     found = token_losses(inputs, settings, limit)
     found.losses.sum().backward()
@@ -108,6 +117,9 @@ def slow_token(sample: Drawn, then: Drawn, place: int, c: Any, limit: float) -> 
         proximal = mu + share * (then.logprobs[place] - mu)
         weight = min(math.exp(proximal - mu), c.cap)
         ratio, was = (math.exp(one.logprobs[place] - proximal) for one in (sample, then))
+    elif c.anchor == "old":
+        weight = min(math.exp(then.mismatch), c.cap)
+        ratio, was = (slow_ratio(replace(one, behaviour=one.old), place, c.level) for one in (sample, then))
     else:
         weight, ratio, was = 1.0, slow_ratio(sample, place, c.level), slow_ratio(then, place, c.level)
     a, logprob = sample.advantage, sample.logprobs[place]
@@ -174,7 +186,9 @@ def slow_difference(samples: list[Drawn], correction: Any, number: int, place: i
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_on_fresh_data_every_correction_is_the_plain_policy_gradient(name: str) -> None:
-    samples = [replace(sample, logprobs=sample.behaviour, lags=[0] * len(sample.lags)) for sample in drawn(3)]
+    samples = [
+        replace(sample, logprobs=sample.behaviour, lags=[0] * len(sample.lags), mismatch=0.0) for sample in drawn(3)
+    ]
     found, gradient = fast(samples, settings_of(SETTINGS[name]))
     expected = [-sample.advantage for sample in samples for _ in sample.lags]
     assert gradient.tolist() == pytest.approx(expected, abs=1e-12)

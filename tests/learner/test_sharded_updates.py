@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,11 +13,12 @@ from torch import Tensor
 
 from echo_queue.config import Config
 from echo_queue.errors import ConfigError
-from echo_queue.records import Group
+from echo_queue.records import Group, Span
 from echo_queue.weights.lora import DESCRIPTION, B
 from learner.model.loading import load_policy, load_reference
 from learner.model.loading import prepare as for_scorer
 from learner.model.lora.adapters import Adapters
+from learner.model.past_versions import PastVersions
 from learner.model.policy import MASTER, RNG, Policy
 from learner.model.scorer import Score, Scorer
 from learner.model.sharding import first_row, local
@@ -34,6 +36,13 @@ TWO_SAMPLES = [group(7, 6, (3, 5), (1, 0))]
 """One of three ranks has nothing to train."""
 NO_VARIANCE = [group(8, rewards=(1, 1, 1)), group(9, rewards=(0, 0, 0))]
 BATCHES = (RAGGED, TWO_SAMPLES, NO_VARIANCE, [*RAGGED[:2], *NO_VARIANCE])
+SPANS = (Span(0, 0), Span(1, 1), Span(3, 2))
+SEVERAL_VERSIONS = [
+    replace(item, samples=tuple(replace(one, spans=SPANS[: 1 + len(one.tokens) // 4]) for one in item.samples))
+    for item in RAGGED
+]
+STALE = {"learner": {"correction": {"preset": "ppo-tis"}}, "batches": (RAGGED, TWO_SAMPLES, SEVERAL_VERSIONS)}
+S = 2
 TEMPERATURE = 0.9
 HANG_S = 5.0
 
@@ -83,6 +92,9 @@ CASES = (
         "LoRA, mini-batches, decoupled": Case(
             tied=False, learner={"kl": 0.5, "mini_batches": 3, "correction": {"preset": "decoupled-ppo"}}, rank=3
         ),
+        "old": Case(**STALE),
+        "LoRA, old, mini-batches": Case(**STALE | {"learner": STALE["learner"] | {"mini_batches": 2}}, rank=3),
+        "bfloat16, old": Case(torch.float32, torch.bfloat16, tolerance=2e-2, **STALE),
         "LoRA, bfloat16": Case(torch.float32, torch.bfloat16, True, "", {"kl": 0.5}, 3, 2e-2, BATCHES[:1]),
     }
     | {
@@ -112,11 +124,13 @@ CASES = (
 
 
 class Trained(NamedTuple):
-    """The results and the state of one rank after some updates."""
+    """The results and the state of one rank after some updates. `unharmed`: its rows are, bit for bit, what they were
+    before the updates' oldest version was visited once more."""
 
     results: list[UpdateResult]
     pieces: list[Piece]
     snapshot: dict[str, Tensor]
+    unharmed: bool
 
 
 def base(folder: Path, model: str | bool) -> Path:
@@ -164,11 +178,19 @@ def trained(
     if state is not None:
         restore(policy, state)
     settings = case.config(folder).learner
+    past = PastVersions(policy, S) if settings.needs_old else None
     results = [
-        learn(policy, groups, number, settings, TEMPERATURE, reference=reference)
+        learn(policy, groups, number, settings, TEMPERATURE, reference=reference, past=past)
         for number, groups in enumerate(batches, 1)
     ]
-    return Trained(results, policy.pieces(), policy.snapshot())
+    return Trained(results, policy.pieces(), policy.snapshot(), past is None or unharmed(policy, past, len(batches)))
+
+
+def unharmed(policy: Policy, past: PastVersions, present: int) -> bool:
+    before = [piece.tensor.clone() for piece in policy.pieces()]
+    with past.visit(present, present - S) as go_back_to:
+        go_back_to(present - S)
+    return all(torch.equal(piece.tensor, one) for piece, one in zip(policy.pieces(), before, strict=True))
 
 
 def all_trained(team: Team, folder: Path) -> dict[str, Trained]:
@@ -207,6 +229,7 @@ def test_ranks_train_what_one_process_trains(size: int, folder: Path, alone: dic
             assert numbers(found) == pytest.approx(numbers(one), rel=case.tolerance, abs=case.tolerance / 100), name
             if case.compute == torch.float64:
                 assert ratios(found) == pytest.approx(ratios(one), rel=1e-6), name
+        assert all(rank[name].unharmed for rank in ranks)
         state = put_together(piece for rank in ranks for piece in rank[name].pieces)
         assert far(state, put_together(expected.pieces), case.tolerance) == [], name
         assert not any(rank[name].snapshot for rank in ranks[1:]), "rank 0 alone gets the weights"

@@ -168,11 +168,14 @@ def test_max_updates_ends_a_run_in_the_middle_of_its_backlog(harness: LearnerHar
 
 @pytest.mark.slow
 def test_bfloat16_runs_end_too(harness: LearnerHarness) -> None:
-    config = harness.config(model={"dtype": "bfloat16"}, learner={"kl": 0.1}, staleness={"kappa": "auto"})
+    learner = {"kl": 0.1, "correction": {"preset": "ppo-tis"}}
+    config = harness.config(model={"dtype": "bfloat16"}, learner=learner, staleness={"kappa": "auto"})
     harness.submit(config, PROMPTS)
     harness.work(config)
     train(config, threading.Event())
     finished(harness, config)
+    lines = metrics.read(config.run.dir / "metrics.jsonl")
+    assert {line.old_exact_fraction for line in lines} == {1.0}, "one process made all versions"
     assert AutoModelForCausalLM.from_pretrained(config.run.dir / "model").dtype == torch.bfloat16
 
 
