@@ -85,6 +85,8 @@ class Outcome:
     tokens_per_s: float
     overdue: int
     """Number of machines that had not left within their notice."""
+    lapsed: int
+    """Number of leases that ran out: of a machine that was killed, or that was not heard for so long."""
     identity: bool
     busy_share: float
     """Share of this machine's processors in use, by any process: near 1 the engines cannot keep their pace."""
@@ -149,6 +151,7 @@ def _run_arm(run: Run, fleet: Fleet, arm: Arm, losses: Iterator[tuple[float, int
         groups_per_s=round(run.groups / seconds, 3),
         tokens_per_s=round(run.tokens / seconds, 1),
         overdue=len(fleet.overdue),
+        lapsed=run.lapsed,
         identity=run.harness.queue.audit().ok,
         busy_share=round(busy, 2),
     )
@@ -239,7 +242,8 @@ def _print_outcome(one: Outcome) -> None:
     print(
         f"{one.arm:<18} {one.groups} groups in {one.seconds:5.1f} s: {one.groups_per_s:.2f} groups/s, "
         f"{one.tokens_per_s:5.0f} tokens/s; {one.taken} machines taken, {one.wasted_tokens:6,} of "
-        f"{one.sampled_tokens:,} tokens wasted ({one.wasted_share:.2%}); processors {one.busy_share:.0%} busy",
+        f"{one.sampled_tokens:,} tokens wasted ({one.wasted_share:.2%}); {one.lapsed} leases ran out; "
+        f"processors {one.busy_share:.0%} busy",
         flush=True,
     )
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the images on a base: build.sh BASE [TARGET...]. The targets are cpu, standalone, worker and learner; default: all of them.
+# Builds the images on a base: build.sh BASE [TARGET...]. The targets are cpu, standalone, controller, worker and learner; default: all.
 #
 # BASE is an image by its digest, or one that was made here (localhost/…). docker builds, or buildah where no docker answers.
 # REGISTRY (localhost): what the names begin with. VARIANT: what the tags end with, such as -gpu.
@@ -19,7 +19,7 @@ else
   build=(buildah build --format docker --layers --isolation chroot --network host)
 fi
 read -ra options <<< "${BUILD_OPTIONS:-}"
-(($# > 0)) || set -- cpu standalone worker learner
+(($# > 0)) || set -- cpu standalone controller worker learner
 for target in "$@"; do
   name=${REGISTRY:-localhost}/echo-queue-$target:$version${VARIANT:-}
   "${build[@]}" "${options[@]}" --file docker/Dockerfile --build-arg "BASE=$base" --target "$target" \

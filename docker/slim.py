@@ -1,7 +1,7 @@
-"""Removes from an environment what no role ever uses: `FOLDER/bin/python slim.py`.
+"""Removes from an environment what no role ever uses: `FOLDER/bin/python slim.py [SERVICE...]`.
 
 - Tests and C headers of packages, what installs packages, and what downloads models from a hub.
-- botocore's descriptions of services that nobody here calls.
+- botocore's descriptions of services that nobody here calls. A role that calls further ones names them.
 - Symbols for linkers and debuggers, from each library that loads without them: `strip` breaks some that were patched
   when their wheel was built, and these stay as they are.
 """
@@ -22,15 +22,15 @@ LOAD = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
 DEADLINE_S = 60
 
 
-def slim(packages: Path) -> None:
-    """Slims the packages of the interpreter that runs this."""
+def slim(packages: Path, services: set[str]) -> None:
+    """Slims the packages of the interpreter that runs this, which calls these services of AWS."""
     for folder in sorted(packages.rglob("tests")):
         shutil.rmtree(folder, ignore_errors=True)
     for pattern in (*HEADERS, *INSTALLERS):
         for path in packages.glob(pattern):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     for folder in packages.glob("botocore/data/*/"):
-        if folder.is_dir() and folder.name not in SERVICES:
+        if folder.is_dir() and folder.name not in services:
             shutil.rmtree(folder)
     for library in sorted(packages.rglob("*.so*")):
         strip(library)
@@ -52,4 +52,4 @@ def loads(library: Path) -> bool:
 
 
 if __name__ == "__main__":
-    slim(Path(sys.prefix, "lib", f"python3.{sys.version_info.minor}", "site-packages"))
+    slim(Path(sys.prefix, "lib", f"python3.{sys.version_info.minor}", "site-packages"), SERVICES | set(sys.argv[1:]))

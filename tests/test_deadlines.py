@@ -26,6 +26,7 @@ ALLOWED = {
     "workers/environments/verifiers.py:Conversation._run_to_turn": "in the scorer's child, which its parent limits",
     "workers/environments/verifiers.py:Conversation._score": "likewise; its rollout is over",
     "workers/weights/peers/server.py:PeerServer._accept": "its listener has a timeout",
+    "workers/lease_keeper.py:LeaseKeeper._renew": "it does not wait",
     "workers/weights/peers/server.py:PeerServer._answer": "it does not wait",
     "workers/weights/peers/http1.py:Wire.head": "its socket has a timeout of the kernel's, set right before",
     "workers/weights/peers/http1.py:Wire.receive": "likewise",

@@ -101,6 +101,7 @@ class LeaseKeeper(threading.Thread):
         self._obey = obey
         self._serving = self._reported = Serving(engine.version)
         self._joined = False
+        self._storing = threading.Lock()
         self._wake = threading.Event()
         self._closed = False
 
@@ -141,8 +142,12 @@ class LeaseKeeper(threading.Thread):
         return self._held.hand_back(partial(self._queue.release, self._worker))
 
     def store_partials(self) -> None:
-        """Main thread: stores the partial rollouts that were noted last."""
-        self._queue.progress(self._worker, self._held.take_partials())
+        """Main thread: stores the partial rollouts that were noted last, after a call that is under way.
+
+        An older call that came in later would replace them. Leases are renewed meanwhile.
+        """
+        with self._storing:
+            self._store()
 
     def leave(self, why: Departure) -> None:
         """Main thread: reports to the queue that this worker, which holds no task any more, has left."""
@@ -163,6 +168,13 @@ class LeaseKeeper(threading.Thread):
     def _renew(self) -> None:
         with self._held.turn:
             self._drop(self._queue.renew(self._worker, self._held.versions()))
+        if self._storing.acquire(blocking=False):  # else the main thread stores them
+            try:
+                self._store()
+            finally:
+                self._storing.release()
+
+    def _store(self) -> None:
         if partials := self._held.take_partials():  # of what is still held: nobody would remove an object of the others
             self._drop(self._queue.progress(self._worker, partials))
 

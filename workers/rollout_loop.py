@@ -212,9 +212,9 @@ class RolloutLoop:
         self._note(grown_s=0.0)  # the lease keeper stores them while the environment is still scoring
         self._completer.close(FINISH_SHARE * self._shutdown.time_s(self._config.rollout.grace_s))
         self._note(grown_s=0.0)
-        self._lease_keeper.close()
         self._lease_keeper.store_partials()
         self._hand_back()
+        self._lease_keeper.close()  # no sooner: leases that nobody renews may run out before they are handed back
         self._lease_keeper.leave(self._shutdown.departure)
 
     def _quarantine(self) -> None:

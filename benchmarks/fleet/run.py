@@ -48,6 +48,11 @@ class Run:
     def submit(self, groups: int) -> None:
         self.harness.submit([f"What is the sum of {number} and 2?" for number in range(groups)])
 
+    @property
+    def lapsed(self) -> int:
+        """Returns the number of leases that have run out."""
+        return self.harness.status().counts.get("expired", 0)
+
     def turn(self) -> None:
         """Acts as the learner and its housekeeper: reclaims, drains, and publishes new weights after each batch."""
         queue, lineage, size = self.harness.queue, self.harness.lineage, self.harness.config.learner.batch_groups

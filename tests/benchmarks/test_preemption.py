@@ -61,6 +61,7 @@ def outcome(arm: int, sampled: int, trained: int = 1000) -> Outcome:
         groups_per_s=1.0,
         tokens_per_s=100.0,
         overdue=0,
+        lapsed=0,
         identity=True,
         busy_share=0.5,
     )

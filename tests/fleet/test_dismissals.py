@@ -1,4 +1,5 @@
-"""Controllers in turns that dismiss and end machines: whatever they die at or hear no answer to, the right ones end."""
+"""Controllers in turns that start, dismiss and end machines: whatever they die at or hear no answer to, each is started
+once, and the right ones end."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -38,17 +39,23 @@ class Refuser(Killer):
 
 
 @dataclass
-class Surplus:
-    """Three machines serve, and one has become enough."""
+class TroubledFleet:
+    """A run whose fleet has too few machines, or too many, and whose controllers meet a trouble."""
 
     harness: FleetHarness
     place: Place
 
     @classmethod
-    def begun(cls, harness: FleetHarness, place: Place) -> Self:
-        surplus = cls(harness, place)
+    def wanted(cls, harness: FleetHarness, place: Place) -> Self:
+        """Three machines are wanted, and there is none."""
         harness.queue.client.delete(harness.queue.keys.fleet)
         harness.trains(1.0)
+        return cls(harness, place)
+
+    @classmethod
+    def begun(cls, harness: FleetHarness, place: Place) -> Self:
+        """Three machines serve, and one has become enough."""
+        surplus = cls.wanted(harness, place)
         assert surplus.controller("first").turn()
         place.until_up(3)
         for one in place.driver().machines():
@@ -64,6 +71,17 @@ class Surplus:
     def depose(self) -> None:
         """Whoever leads has done so for too long."""
         self.harness.queue.client.hset(self.harness.queue.keys.fleet, "until_ms", 0)
+
+    def is_started(self, controller: Controller, after: str) -> None:
+        """Three machines come up in all."""
+
+        def three_are_up() -> bool:
+            turn = controller.turn()
+            return turn is not None and (self.place.running(), len(self.place.listed())) == (3, 3)
+
+        wait_until(three_are_up, f"three machines, {after}", told=lambda: str(self.place.listed()))
+        assert controller.turn()
+        assert (self.place.running(), self.place.ever()) == (3, 3), after
 
     def is_ended(self, controller: Controller, after: str) -> None:
         """The controller ends two machines in all, and no third one was started in their place, or ended with them."""
@@ -96,6 +114,28 @@ TIERS = [pytest.param(*case, marks=pytest.mark.slow if case in OFTEN else pytest
 
 
 @pytest.mark.parametrize(("kind", "trouble"), TIERS)
+def test_what_is_missing_is_started_once(kind: str, trouble: str, queue: Clients, tmp_path: Path, quiet: None) -> None:
+    """The same troubles, in turns that start three machines."""
+    struck = ["nothing"]
+    while struck[-1]:
+        number = len(struck)
+        with PLACES[kind].opened(tmp_path / f"place-{number}") as place:
+            shortage = TroubledFleet.wanted(FleetHarness(queue, "", tmp_path / f"fleet-{number}"), place)
+            controller = shortage.controller("c1")
+            failpoints.observer = observer = TROUBLES[trouble](number)
+            with suppress(Killed):
+                for _ in range(TURNS):
+                    controller.turn()
+            failpoints.observer = None
+            struck.append(observer.struck)
+            if trouble == "death":
+                shortage.depose()
+                controller = shortage.controller("c2")
+            shortage.is_started(controller, f"after a {trouble} at {struck[-1]}")
+    assert {"lead", "plan", "start machine"} <= set(struck)
+
+
+@pytest.mark.parametrize(("kind", "trouble"), TIERS)
 def test_the_dismissed_machines_end_once_and_no_other(
     kind: str, trouble: str, queue: Clients, tmp_path: Path, quiet: None
 ) -> None:
@@ -104,7 +144,7 @@ def test_the_dismissed_machines_end_once_and_no_other(
     while struck[-1]:
         number = len(struck)
         with PLACES[kind].opened(tmp_path / f"place-{number}") as place:
-            surplus = Surplus.begun(FleetHarness(queue, "", tmp_path / f"fleet-{number}"), place)
+            surplus = TroubledFleet.begun(FleetHarness(queue, "", tmp_path / f"fleet-{number}"), place)
             controller = surplus.controller("c1")
             failpoints.observer = observer = TROUBLES[trouble](number)
             with suppress(Killed):

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.images.engine import ROOT, Engine, prepare
 from tests.waiting import wait_until
 
-TARGETS = ("cpu", "standalone", "worker", "learner")
+TARGETS = ("cpu", "standalone", "controller", "worker", "learner")
 LIVING = ("services", "submission", "learner", "worker")
 CONFIG = "/etc/echo-queue/run.toml"
 MOST_MB_OF_CPU = 300

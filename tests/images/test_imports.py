@@ -1,5 +1,6 @@
-"""The packages of the smallest image are enough for the roles that it is for."""
+"""The packages of the images without torch are enough for the roles that they are for."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -43,3 +44,15 @@ def test_those_who_submit_prepare_look_and_serve_need_no_extra() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "modules need no extra" in done.stdout
+
+
+def test_the_controllers_image_has_what_plans_need_and_the_services_that_its_driver_calls() -> None:
+    """The chart's page names that image."""
+    dockerfile = (ROOT / "docker" / "Dockerfile").read_text()
+    stage = next(one for one in dockerfile.split("\nFROM ") if one.startswith("python AS controller-packages"))
+    assert "requirements.py plan " in stage and "FROM role AS controller\nCOPY --from=controller-packages" in dockerfile
+    driver = (ROOT / "echo_queue" / "fleet" / "drivers" / "groups" / "aws.py").read_text()
+    called = set(re.findall(r'"(ec2|autoscaling)"', driver))
+    (kept,) = re.findall(r"slim\.py ([a-z0-9 ]+)", stage)
+    assert set(kept.split()) == called == {"ec2", "autoscaling"}
+    assert "echo-queue-controller@sha256" in (ROOT / "infra" / "helm" / "README.md").read_text()

@@ -116,7 +116,7 @@ def dockerfile_problems(text: str) -> Iterator[str]:
             stages[name] = (base, rest.strip())
         elif word in ("ENTRYPOINT", "CMD") and not rest.lstrip().startswith("["):
             yield f"Dockerfile: {word} of {name} is not in exec form, so signals would reach a shell"
-    for target in ("cpu", "standalone", "worker", "learner"):
+    for target in ("cpu", "standalone", "controller", "worker", "learner"):
         if not re.fullmatch(r"[1-9]\d*:[1-9]\d*", stages[target][1]):
             yield f"Dockerfile: {target} runs as user {stages[target][1] or 'root'}, not by a number other than 0"
 

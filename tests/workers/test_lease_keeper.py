@@ -1,11 +1,14 @@
 """The lease keeper between a real queue and a real engine."""
 
+import threading
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from echo_queue import failpoints
 from echo_queue.records import NOTHING, PartialGroup, PartialSample, Span, Version
 from tests.queue.clients import Clients
 from tests.workers.worker_harness import WorkerHarness, tensors_of
@@ -15,6 +18,12 @@ from workers.lease_keeper import GroupRate, LeaseKeeper, Place
 
 Begin = Callable[..., WorkerHarness]
 BASE = Version(0, 0)
+
+
+def begun(task: str, lineage: int, tokens: int) -> PartialGroup:
+    """A partial rollout with so many tokens of its first sample."""
+    first = PartialSample(np.arange(tokens, dtype=np.int32), np.full(tokens, -1.0, np.float32), (Span(0, 0),))
+    return PartialGroup(task, lineage, (first, NOTHING, NOTHING))
 
 
 def heart_of(run: WorkerHarness, folder: Path, queue: Clients, held: HeldLeases) -> LeaseKeeper:
@@ -75,10 +84,7 @@ def test_partials_that_were_noted_are_stored_for_the_next_worker(harness: Begin,
     held.add([task], 0)
     lease_keeper = heart_of(run, folder, queue, held)
     lease_keeper.start()
-    begun = PartialSample(np.arange(2, dtype=np.int32), np.full(2, -1.0, np.float32), (Span(0, 0),))
-    held.note_partials(
-        [PartialGroup(task.id, run.lineage, (begun, NOTHING, NOTHING)), PartialGroup("p/0/7", 1, (begun,))]
-    )
+    held.note_partials([begun(task.id, run.lineage, 2), begun("p/0/7", 1, 2)])
     run.until(
         lambda: run.queue.client.hlen(run.queue.keys.partials) == 1, "the partial rollout of the task that is held"
     )
@@ -86,6 +92,46 @@ def test_partials_that_were_noted_are_stored_for_the_next_worker(harness: Begin,
     run.end_leases()
     found = queue.lease("w2", BASE, 1).partials
     assert [len(one.samples) for one in found.values()] == [3] and list(found) == [task.id]
+
+
+class SlowCall:
+    """A server that takes the lease keeper's first `progress` only once another thread's came in, or after a while."""
+
+    def __init__(self) -> None:
+        self.begun, self.overtaken = threading.Event(), threading.Event()
+
+    def before(self, step: str, about: object) -> None:
+        if step == "progress" and threading.current_thread().name == "lease keeper":
+            self.begun.set()
+            self.overtaken.wait(1.0)
+
+    def after(self, step: str, about: object, answer: object) -> None:
+        if step == "progress" and threading.current_thread().name != "lease keeper":
+            self.overtaken.set()
+
+
+def test_what_a_leaving_worker_stores_is_not_replaced_by_an_older_call_that_is_under_way(
+    harness: Begin, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = harness(queue={"lease_s": 60.0}, telemetry={"heartbeat_s": 0.1})
+    run.begin(["1"], tensors_of(folder))
+    queue, held = Clients.connected_as(run.config, "worker", run.store), HeldLeases()
+    (task,) = queue.lease("w1", BASE, 1).tasks
+    held.add([task], 0)
+    lease_keeper = heart_of(run, folder, queue, held)
+    slow = SlowCall()
+    monkeypatch.setattr(failpoints, "observer", slow)
+    held.note_partials([begun(task.id, run.lineage, 2)])
+    lease_keeper.start()
+    assert slow.begun.wait(60.0)
+    held.note_partials([begun(task.id, run.lineage, 9)])
+    lease_keeper.store_partials()
+    lease_keeper.hand_back()
+    lease_keeper.close()
+    lease_keeper.check()
+    assert run.queue.reclaim().released == 1
+    (found,) = queue.lease("w2", BASE, 1).partials.values()
+    assert len(found.samples[0].tokens) == 9
 
 
 def test_groups_of_minutes_have_a_rate_between_two_of_them_and_a_worker_that_stops_has_less_and_less() -> None:

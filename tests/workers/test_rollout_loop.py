@@ -2,13 +2,15 @@
 
 import os
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from echo_queue import failpoints
 from echo_queue.config import Config
 from echo_queue.errors import ConfigError, DeadlineError
 from echo_queue.queue import Lease, WorkerOrder
@@ -17,7 +19,9 @@ from echo_queue.records import PartialGroup, PromptShard, Published, Task, Versi
 from tests.queue.clients import Clients
 from tests.workers.small import save_model
 from tests.workers.worker_harness import WorkerHarness, assert_generated_by, generating, tensors_of
+from workers import engines
 from workers.assignment import seed_of
+from workers.engines import Engine
 from workers.leaser import weights_needed
 from workers.rollout_loop import most_groups
 
@@ -304,6 +308,76 @@ def test_another_worker_goes_on_where_one_was_taken_away(
             np.testing.assert_array_equal(sample.tokens[: len(begun.tokens)], begun.tokens)
             np.testing.assert_array_equal(sample.logprobs[: len(begun.tokens)], begun.logprobs)
         assert_generated_by(endless, group, temperature=0.8)
+    assert run.queue.audit().ok
+
+
+class SlowStore:
+    """A server that takes the last partial rollouts of a leaving worker only once all its leases were renewed twice."""
+
+    def __init__(self) -> None:
+        self.leaving = False
+        self.renewed = threading.Semaphore(0)
+        self.waited: list[bool] = []
+
+    def before(self, step: str, about: object) -> None:
+        if self.leaving and step == "progress" and threading.current_thread().name != "lease keeper":
+            self.waited.append(self.renewed.acquire(timeout=20.0) and self.renewed.acquire(timeout=20.0))
+
+    def after(self, step: str, about: object, answer: object) -> None:
+        if self.leaving and step == "renew":
+            self.renewed.release()
+
+
+@pytest.mark.slow
+def test_a_worker_that_leaves_renews_its_leases_until_all_that_it_sampled_is_stored(
+    harness: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless = save_model(tmp_path / "endless", seed=0, stop=False)
+    run = harness(endless, model={"base": str(endless), **ENDLESS}, telemetry={"heartbeat_s": 0.1})
+    run.begin(QUESTIONS[:2], tensors_of(endless), wanted=ANSWER)
+    made: list[Engine] = []
+
+    def make_engine(config: Config, folder: str, version: Version, stop: Sequence[int]) -> Engine:
+        made.append(engines.create(config, folder, version, stop))
+        return made[-1]
+
+    slow = SlowStore()
+    worker = run.worker("w1", make_engine)
+    run.until(lambda: generating(run), "tokens")
+    monkeypatch.setattr(failpoints, "observer", slow)
+    slow.leaving = True
+    run.leave()
+    worker.join(timeout=120)
+    assert not run.errors and slow.waited == [True]
+    assert sum(len(one.tokens) for begun in stored(run).values() for one in begun.samples) == made[0].sampled > 0
+    assert run.status().counts.get("expired", 0) == 0
+
+
+@pytest.mark.slow
+def test_a_worker_that_stands_still_for_longer_than_a_lease_loses_what_it_has_not_stored_and_no_more(
+    harness: Begin, tmp_path: Path
+) -> None:
+    """A dismissal cannot help it: until it goes on, its tasks may be another worker's."""
+    endless = save_model(tmp_path / "endless", seed=0, stop=False)
+    settings = {"model": {"base": str(endless), **ENDLESS}, "rollout": {"progress_s": 0.2, "grace_s": 20.0}}
+    run = harness(endless, **settings, queue={"lease_s": 2.0})
+    run.begin(QUESTIONS[:2], tensors_of(endless), wanted=ANSWER)
+    still = run.process("w1")
+    run.until(lambda: run.queue.client.hlen(run.queue.keys.partials) == 2, "partial rollouts of both")
+    controller = Clients.connected_as(run.config, "controller").controller("c1")
+    controller.lead(60.0)
+    os.kill(still.pid, signal.SIGSTOP)
+    controller.order(WorkerOrder("leave", 10.0), ["w1"])
+    run.until(lambda: bool(run.queue.reclaim()) and run.status().in_flight == 0, "leases to end")
+    partials = stored(run)
+    os.kill(still.pid, signal.SIGCONT)
+    assert still.wait(timeout=120) == 0
+    assert run.status().counts["expired"] == 2
+    run.worker("w2")
+    for group in run.drain(2):
+        assert (group.worker, group.attempt) == ("w2", 0), "a worker that has got on costs no attempt"
+        for sample, begun in zip(group.samples, partials[group.task].samples, strict=True):
+            np.testing.assert_array_equal(sample.tokens[: len(begun.tokens)], begun.tokens)
     assert run.queue.audit().ok
 
 

@@ -129,6 +129,10 @@ class WorkerHarness:
     def status(self) -> Status:
         return Clients.connected_as(self.config, "monitor").status()
 
+    def leave(self) -> None:
+        """Makes the workers that are threads of this process leave."""
+        self._shutdown.leave("the test says so")
+
     def until(self, true: Callable[[], bool], what: str) -> None:
         def true_while_workers_live() -> bool:
             if not (came := true()) and self.errors:
