@@ -1,7 +1,6 @@
 """`status`: the state of a run, printed once or kept up to date. It is the same on every machine that may look."""
 
 import time
-from typing import Literal
 
 from rich.console import Console
 from rich.live import Live
@@ -76,8 +75,13 @@ def _document(config: Config, watcher: RunWatcher, status: Status) -> StatusDocu
 
 
 def _phase(status: Status, *, ended: bool) -> Phase:
-    return "finished" if status.finished else "ended" if ended else "running"
+    if status.finished or ended:
+        return "finished" if status.finished else "ended"
+    return "running" if status.learner.lineage else "waiting"
 
 
-def _phase_shown(watcher: RunWatcher) -> Phase | Literal["no answer"]:
-    return _phase(watcher.status, ended=watcher.ended) if watcher.status else "no answer"
+def _phase_shown(watcher: RunWatcher) -> str:
+    if watcher.status is None:
+        return "no answer"
+    phase = _phase(watcher.status, ended=watcher.ended)
+    return "waiting for a learner to begin" if phase == "waiting" else phase

@@ -121,7 +121,8 @@ def test_three_machines_say_the_same_while_a_run_goes_on_and_after_its_end(
     config: Config = load(machines[0])
     harness.submit(config, PROMPTS)
     before = status(machines[1])
-    assert (before["training"], before["update"], before["phase"]) == (None, None, "running")
+    assert (before["training"], before["update"], before["phase"]) == (None, None, "waiting")
+    assert "waiting for a learner to begin" in ask(machines[1], "status")
     assert "–" in ask(machines[1], "status") and " 0.00 s" not in ask(machines[1], "status")
 
     worker = harness.work(config, generation_s=0.2)

@@ -1,5 +1,6 @@
 """Sources: every row once, whatever the chunk size; bad rows by file and line; a changed source is refused."""
 
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -156,6 +157,27 @@ def test_a_generated_range_can_be_read_alone_and_scores_full_marks() -> None:
     dataset, entry = original(rows[17].columns)
     assert dataset.score_answer(entry["answer"], entry) == 1.0
     assert orjson.loads(orjson.dumps(rows[17].columns["entry"]["metadata"]))["source_index"] == 17  # type: ignore[index]
+
+
+WITHOUT_PLOTS = """
+import subprocess
+import sys
+from echo_queue.submission.sources.reasoning_gym import load_package
+
+package = load_package()
+assert not [name for name in sys.modules if name.startswith("matplotlib")]
+assert all(package.create_dataset(name, size=1, seed=1)[0] for name in ("game_of_life", "game_of_life_halting"))
+from matplotlib import pyplot
+
+assert pyplot.figure
+"""
+
+
+@pytest.mark.slow
+def test_reasoning_gym_comes_without_matplotlib_which_can_be_imported_all_the_same() -> None:
+    command = [sys.executable, "-c", WITHOUT_PLOTS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_generated_set_without_a_seed_would_differ_between_machines() -> None:

@@ -4,11 +4,10 @@ The answer is the text of the last <answer> tag, or the whole completion if ther
 """
 
 import re
-from importlib import import_module
 from importlib.util import find_spec
 
 from echo_queue.errors import ConfigError, Problem
-from echo_queue.submission.sources.reasoning_gym import original
+from echo_queue.submission.sources.reasoning_gym import load_package, original
 from workers.environments.protocol import ScoringRequest
 
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
@@ -19,7 +18,7 @@ class ReasoningGym:
         if find_spec("reasoning_gym") is None:
             fix = "pip install 'echo-queue[environments]'"
             raise ConfigError(Problem("environment.kind", "needs the reasoning-gym package here", fix))
-        import_module("reasoning_gym")  # takes a second, which should not count as a task's time
+        load_package()  # takes a second, which should not count as a task's time
 
     def score(self, request: ScoringRequest) -> list[float]:
         dataset, entry = original(request.columns)

@@ -5,10 +5,13 @@ turns tuples into lists and keys into text, and some of the datasets' own scorer
 `original(columns)`, which generates the entry again.
 """
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
 from typing import Any, Protocol
 
 import orjson
@@ -21,6 +24,21 @@ from echo_queue.records import PromptRow
 from echo_queue.submission.sources.source import GENERATED, Scanned, spell
 
 Entry = dict[str, Any]
+PLOTTING = (
+    "matplotlib",
+    "matplotlib.pyplot",
+    "matplotlib.animation",
+    "matplotlib.collections",
+    "mpl_toolkits",
+    "mpl_toolkits.mplot3d",
+)
+"""The modules that cellpylib, which two datasets use, imports for plots that nobody asks of it here."""
+
+
+class LeftOut(ModuleType):
+    """An empty module, of which one class is imported by name."""
+
+    Axes3D = None
 
 
 class Dataset(Protocol):
@@ -91,22 +109,32 @@ def original(columns: Mapping[str, Any]) -> tuple[Dataset, Entry]:
     return dataset, dataset[columns["index"]]
 
 
+def load_package() -> ModuleType:
+    """Imports reasoning-gym without matplotlib, which would double the second that it takes. Raises `ImportError`."""
+    left_out = {} if PLOTTING[0] in sys.modules else {name: LeftOut(name) for name in PLOTTING}
+    sys.modules.update(left_out)
+    try:
+        with collection.paused():
+            return import_module("reasoning_gym")
+    finally:
+        for name in left_out:
+            del sys.modules[name]  # who plots imports the true one
+
+
 @cache
 def _dataset(name: str, options: bytes) -> Dataset:
     try:
-        with collection.paused():
-            import reasoning_gym
-            from reasoning_gym.factory import DATASETS
+        package = load_package()
     except ImportError:
         fix = "pip install 'echo-queue[environments]'"
         raise PromptError(Problem(GENERATED + name, "needs the reasoning-gym package", fix)) from None
-    if name not in DATASETS:
-        known = ", ".join(sorted(DATASETS))
+    if name not in package.factory.DATASETS:
+        known = ", ".join(sorted(package.factory.DATASETS))
         raise PromptError(
             Problem("prompts.source", f"reasoning-gym has no dataset {name!r}", f"choose one of: {known}")
         )
     try:
-        dataset: Dataset = reasoning_gym.create_dataset(name, **orjson.loads(options))
+        dataset: Dataset = package.create_dataset(name, **orjson.loads(options))
     except Exception as error:
         what = f"reasoning-gym's {name} refuses them: {type(error).__name__}: {error}"
         raise PromptError(Problem("prompts.options", what, "see the dataset's own settings")) from error
