@@ -574,7 +574,7 @@ MUTATIONS = (
         LUA + "state.lua",
         "  call_for_all('HSET', run.K.open, places)\n",
         "  if failure then error(failure) end\n  call_for_all('HSET', run.K.open, places)\n",
-        ("tests/queue/test_admission.py::test_a_stream_that_takes_no_more_keeps_what_it_has_taken",),
+        ("tests/queue/test_admission.py::test_what_a_stream_took_before_it_takes_no_more_has_a_place",),
     ),
     Mutation(
         "a bucket that learns nothing",
