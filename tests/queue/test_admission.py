@@ -4,6 +4,7 @@ import itertools
 from dataclasses import replace
 
 import pytest
+import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -54,6 +55,17 @@ def test_the_window_paces_admission_within_the_bound(queue: Clients) -> None:
     assert queue.status().tasks == 10
     harness.commit([group.task for group in groups])
     assert queue.admit() == 0
+
+
+def test_what_a_stream_took_before_it_takes_no_more_has_a_place(queue: Clients) -> None:
+    harness = QueueHarness(queue, RunRules(s=0, batch=4, pace=False), prompts=12)
+    harness.complete(harness.lease(4))
+    harness.update(publish=False)
+    queue.client.xadd(queue.keys.tasks, {"id": "x"}, id=f"{2**64 - 1}-{2**64 - 3}")
+    queue.client.xtrim(queue.keys.tasks, maxlen=0)
+    with pytest.raises(redis.ResponseError, match="EQMEND"):
+        queue.client.fcall("eq1_publish", 1, queue.keys.prefix, harness.version.lineage, 1, "manifest", "digest")
+    assert (queue.status().tasks, queue.audit().misplaced) == (2, 0)
 
 
 def test_a_window_of_any_size_keeps_all_its_tasks(queue: Clients) -> None:

@@ -52,6 +52,7 @@ class Vandal:
             "hset": [draw([self._id(), word]), self._word()],
             "hincrby": [draw(["completed", "leased", "x"]), str(2**63 - 1)],
             "setrange": [self._lot.randrange(PROMPTS), word],
+            "bitfield": ["SET", "u8", f"#{self._lot.randrange(PROMPTS)}", number],
             "xadd": [
                 *draw([(), (), ("MAXLEN", "0")]),
                 *(draw(["*", "*", LAST_ID, "99999999999999-1"]), "id", self._id(), "late", word, "oldest", number),

@@ -166,8 +166,8 @@ local function dispatch(run)
       return a.place < b.place
     end)
   end
-  for _, task in ipairs(tasks) do put(run, 'tasks', task) end
   run.admitted = {}
+  put_all(run, 'tasks', tasks)
 end
 
 local function take_up(run, id, name, epoch, index, shard, min_pv)

@@ -36,22 +36,37 @@ local function seats(run)
   return clock - since < run.late_deadline_ms and kept or 0
 end
 
--- Returns the fields of the group at that entry of replay; nil if it is not the task's: somebody's words, and no group. Where
--- other words stand in `open` in place of the group's, they are mended.
-local function group_at(run, id, entry)
-  local stream, place, _, known = place_of(run, id)
+-- Returns the fields of the group at that entry of replay, of whose task `open` said `text`; nil if it is not the task's:
+-- somebody's words, and no group. Where other words stand in `open` in place of the group's, they are mended.
+local function group_at(run, id, entry, text)
+  local stream, place, _, known = place_in(text)
   if known and place == entry then return known end
+  stream, place = place_of(run, id) -- another entry of the same task may have changed it since
   if redis.call('HEXISTS', run.K.open, id) == 0 or is_at_home(run, id, stream, place) then return nil end
   local group = restore_group(run, id, entry)
   if group then note_forged(run) end
   return group
 end
 
--- Returns the entry, the id and the versions of a group that `ready` or `in_hand` lists. One that a worker's user has made up
--- is struck off the list, and counted.
-local function listed(run, list, member)
-  local entry, id = member:match('^(%S+) (.+)$')
-  local group = entry and group_at(run, id, entry)
+-- Returns {entry, id, what `open` says of it, member} of each of these members of `ready` or `in_hand`, of which there are at
+-- most SLICE, with one reading of `open`. Members of another form, which a worker's user has made up, have neither entry nor id.
+local function with_places(run, members)
+  local rows, ids = {}, {}
+  for place, member in ipairs(members) do
+    local entry, id = member:match('^(%S+) (.+)$')
+    rows[place], ids[place] = { entry, id, false, member }, id or ''
+  end
+  if #ids > 0 then
+    for place, text in ipairs(redis.call('HMGET', run.K.open, unpack(ids))) do rows[place][3] = text end
+  end
+  return rows
+end
+
+-- Returns the entry, the id and the versions of a group that `ready` or `in_hand` lists, which `with_places` has read. One that
+-- a worker's user has made up is struck off the list, and counted.
+local function listed(run, list, row)
+  local entry, id, text, member = unpack(row, 1, 4)
+  local group = entry and group_at(run, id, entry, text)
   if group and group.oldest then return entry, id, group end
   redis.call('ZREM', run.K[list], member)
   note_forged(run)
@@ -62,12 +77,12 @@ end
 local function hand_out_range(run, low, high, most, taken, refs, back)
   local members = redis.call('ZRANGEBYSCORE', run.K.ready, low, high, 'LIMIT', 0, most)
   local held, passed, full = {}, {}, #members == most
-  for _, member in ipairs(members) do
+  for place, row in ipairs(with_places(run, members)) do
     if back.late + back.abandoned == RETURN_MAX then
       full = true
       break
     end
-    local entry, id, group = listed(run, 'ready', member)
+    local member, entry, id, group = members[place], listed(run, 'ready', row)
     if entry and unfit(run, group) then
       local cause = return_group(run, id, entry, group, refs) and 'late' or 'abandoned'
       back[cause] = back[cause] + 1
@@ -146,9 +161,10 @@ local function pending(keys, args)
   local run = open_run(keys)
   fence(run, args[1])
   local groups, refs, returned, looked = {}, {}, 0, 0
-  for _, member in ipairs(redis.call('ZRANGE', run.K.in_hand, args[2], args[2] + DRAIN_MAX - 1)) do
+  local members = redis.call('ZRANGE', run.K.in_hand, args[2], args[2] + DRAIN_MAX - 1)
+  for _, row in ipairs(with_places(run, members)) do
     if returned == RETURN_MAX then break end
-    local entry, id, group = listed(run, 'in_hand', member)
+    local entry, id, group = listed(run, 'in_hand', row)
     if entry and unfit(run, group) then
       return_group(run, id, entry, group, refs)
       returned = returned + 1
@@ -203,12 +219,27 @@ local function skip(keys, args)
   return run.uncommitted
 end
 
--- Returns the place of an open task, of which `open` says `text`, as `place_of` does, but not at a worker's word alone: the
+-- Returns the place that `open` says each of these tasks has, at most SLICE, as `place_in` does, but as a table. `in_hand`:
+-- whether the learner has the group there in hand.
+local function told_places(run, ids, texts)
+  local places, members, asked = {}, {}, {}
+  for at, id in ipairs(ids) do
+    local stream, entry, rest, group = place_in(texts[at] or '')
+    places[at] = { stream = stream, entry = entry, rest = rest, group = group }
+    if group then members[#members + 1], asked[#asked + 1] = entry .. ' ' .. id, places[at] end
+  end
+  if #members > 0 then
+    for at, score in ipairs(redis.call('ZMSCORE', run.K.in_hand, unpack(members))) do asked[at].in_hand = score end
+  end
+  return places
+end
+
+-- Returns the place of an open task, which `told_places` has read, as `place_of` does, but not at a worker's word alone: the
 -- learner's own account of what it has in hand is believed, then `open` if the task lies there. Returns nil if it lies at
 -- neither.
-local function true_place(run, id, text)
-  local stream, entry, rest, group = place_in(text)
-  if group and redis.call('ZSCORE', run.K.in_hand, entry .. ' ' .. id) then return stream, entry, rest, group end
+local function true_place(run, id, told)
+  local stream, entry, rest, group = told.stream, told.entry, told.rest, told.group
+  if told.in_hand then return stream, entry, rest, group end
   if is_at_home(run, id, stream, entry) then return stream, entry, rest, group end
   note_forged(run)
   for _, member in ipairs(redis.call('ZRANGE', run.K.in_hand, 0, -1)) do
@@ -229,12 +260,13 @@ end
 -- Returns how many were open.
 local function settle(run, ids, refs)
   local K, texts = run.K, redis.call('HMGET', run.K.open, unpack(ids))
+  local told = told_places(run, ids, texts)
   local opened, entries, members, elsewhere = {}, {}, {}, {}
   for at, id in ipairs(ids) do
     if not texts[at] then
       redis.call('SADD', run.K.settled_ids, id)
     else
-      local stream, entry, _, group = true_place(run, id, texts[at])
+      local stream, entry, _, group = true_place(run, id, told[at])
       opened[#opened + 1] = id
       if group then
         if group.in_store then refs[#refs + 1] = ref_of(id, read(run, stream, entry) or {}) end

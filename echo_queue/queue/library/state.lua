@@ -494,6 +494,23 @@ local function put(run, stream, task, ...)
   if stream ~= 'dead' then offer(run, 1) end
 end
 
+-- Does to each of these tasks what `put` does, and notes all places at once. Those of the tasks before one that the stream
+-- does not take are noted all the same.
+local function put_all(run, stream, tasks)
+  local places, failure = {}, nil
+  for _, task in ipairs(tasks) do
+    local fine, entry = pcall(enter, run, stream, task)
+    if not fine then
+      failure = entry
+      break
+    end
+    places[#places + 1], places[#places + 2] = task.id, stream .. ' ' .. entry
+  end
+  call_for_all('HSET', run.K.open, places)
+  offer(run, #places / 2)
+  if failure then error(failure) end
+end
+
 -- Returns the object of a segment of this task that lies in the store; nil for any other text.
 local function stored_segment(id, element)
   local object, sha1 = element:match('^ref (partials/(%x+)/%x+) %x+$')
@@ -531,20 +548,20 @@ local function leased(run)
   return sum
 end
 
--- Removes all that is noted of a task's lease.
-local function forget_lease(run, id)
+-- Removes all that is noted of a task's lease. Seats are kept for no task that was never late.
+local function forget_lease(run, id, never_late)
   redis.call('ZREM', run.K.leases, id)
   redis.call('ZREM', run.K.in_flight, id)
-  redis.call('ZREM', run.K.awaited, id)
+  if not never_late then redis.call('ZREM', run.K.awaited, id) end
 end
 
 -- Removes a place that its task has left.
-local function clear(run, stream, entry, id)
+local function clear(run, stream, entry, id, never_late)
   if stream == 'replay' then
     for _, name in ipairs({ 'ready', 'in_hand' }) do redis.call('ZREM', run.K[name], entry .. ' ' .. id) end
   elseif stream ~= 'dead' then
     redis.call('XACK', run.K[stream], 'workers', entry)
-    forget_lease(run, id)
+    forget_lease(run, id, never_late)
   end
   redis.call('XDEL', run.K[stream], entry)
 end

@@ -105,11 +105,10 @@ local function read_partial(text, most)
   return words
 end
 
--- Returns {oldest, newest, lineage, tokens, mark, segments} of the partial that the worker continues when it leases this task;
--- {} if there is none. A partial that no worker may continue is dropped: it is too old by now, was made by weights since left
--- behind, or is malformed.
-local function partial_to_continue(run, id)
-  local text = redis.call('HGET', run.K.partials, id)
+-- Returns {oldest, newest, lineage, tokens, mark, segments} of the partial that the worker continues when it leases this task,
+-- of which `partials` says `text`; {} if there is none. A partial that no worker may continue is dropped: it is too old by now,
+-- was made by weights since left behind, or is malformed.
+local function partial_to_continue(run, id, text)
   if not text then return {} end
   local partial = read_partial(text, run.group_max_tokens)
   if not partial then
@@ -134,6 +133,13 @@ local function note_idle(run, worker)
   redis.call('DEL', run.K['offer:' .. worker])
 end
 
+-- Returns the ids of leased tasks, and what `partials` says of each, false where it says nothing.
+local function ids_and_partials(run, tasks)
+  local ids = {}
+  for place, task in ipairs(tasks) do ids[place] = value_of(task[3], 'id') end
+  return ids, #ids > 0 and redis.call('HMGET', run.K.partials, unpack(ids)) or {}
+end
+
 -- args: worker lineage version size token
 local function lease(keys, args)
   local run = open_run(keys)
@@ -149,13 +155,13 @@ local function lease(keys, args)
     if not tasks then tasks, more = fresh_lease(run, worker, size, token) end
   end
   local ends, versions, awaited, ends_at = {}, {}, {}, lease_end(run)
+  local ids, texts = ids_and_partials(run, tasks)
   for place, task in ipairs(tasks) do
-    local words = task[3]
-    local id = value_of(words, 'id')
+    local words, id = task[3], ids[place]
     -- Weights older than v − S are too late by now; newer ones than published cannot be had, which matters
     -- when the learner restarted at an older version than the one this task was tagged for.
     local needs = math.min(run.published, math.max(tonumber(value_of(words, 'min_pv')), run.v - run.s))
-    local partial = partial_to_continue(run, id)
+    local partial = partial_to_continue(run, id, texts[place])
     local oldest, newest = partial[1], partial[2]
     -- No worker may continue a partial with weights older than its newest token.
     task[4], task[5] = math.max(needs, newest or 0), partial
@@ -247,9 +253,8 @@ end
 local function note_length(run, task, tokens)
   local key, index = run.K['lengths:' .. task.set], tonumber(task.index)
   if index >= STRING_MAX_BYTES then return end
-  local byte = redis.call('GETRANGE', key, index, index):byte() or 0
-  if byte > 0 and byte <= BUCKETS then note_bucket(run, task.set, byte, tokens) end
-  redis.call('SETRANGE', key, index, string.char(length_byte(tokens)))
+  local before = redis.call('BITFIELD', key, 'SET', 'u8', '#' .. task.index, length_byte(tokens))[1]
+  if before > 0 and before <= BUCKETS then note_bucket(run, task.set, before, tokens) end
 end
 
 -- Returns a group as its worker reports it, by the ten words from args[at] on.
@@ -292,7 +297,7 @@ local function complete_one(run, worker, group)
   redis.call('HSET', run.K.open, id, 'replay ' .. place .. ' versions ' .. oldest .. '..' .. newest .. ' lineage ' .. lineage
     .. ' by ' .. worker .. ' attempt ' .. group.attempt .. (group.kind == 'ref' and ' in store' or ''))
   redis.call('ZADD', run.K.ready, oldest, place .. ' ' .. id)
-  clear(run, stream, entry, id)
+  clear(run, stream, entry, id, task.late == '0')
   drop_partial(run, id)
   note_length(run, task, math.min(tonumber(group.tokens), run.group_max_tokens))
   curriculum.note(run, task, tonumber(group.samples), tonumber(group.reward))
