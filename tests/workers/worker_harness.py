@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -112,7 +112,7 @@ class WorkerHarness:
     def end_leases(self) -> None:
         """Ends all leases and sweeps, as if `queue.lease_s` had passed without a renewal. No worker may be alive."""
         admin = Clients.connected_as(self.config, "admin").client
-        leases = admin.zrange(self.queue.keys.leases, 0, -1)
+        leases = cast(list[bytes], admin.zrange(self.queue.keys.leases, 0, -1))
         admin.zadd(self.queue.keys.leases, dict.fromkeys(leases, 0), xx=True)
         assert self.queue.reclaim().expired == len(leases)
 
