@@ -134,8 +134,9 @@ class LearnerCase(Case):
         audit, status = self.queue.audit(), self.queue.status()
         assert audit.ok, audit
         assert status.finished
+        dead = self.queue.dead()
+        assert [task.id for task in dead] == ["set/0/0"], dead
         assert sorted(checkpoint.trained_ids(self.store)) == ids("set", range(1, self.prompts))
-        assert [task.id for task in self.queue.dead()] == ["set/0/0"]
         updates = metrics.read(self.config.run.dir / "metrics.jsonl")
         assert max(int(lag) for update in updates for lag in update.lags) <= self.config.staleness.s
         recorded = [task for update in updates for task in update.trained_ids]
