@@ -28,7 +28,7 @@ from echo_queue.submission.sources.registry import open_source
 from learner.base_model import MADE_FROM
 from learner.recovery import checkpoint
 from learner.recovery.rewind import choices
-from tests.faults.crash_points.crashing_run import DEADLINE_S, Committer, CrashHarness, InstantWorker
+from tests.faults.crash_points.crashing_run import DEADLINE_S, LEASE_S, Committer, CrashHarness, InstantWorker
 from tests.faults.crash_points.fork_server import RoleProcess
 from tests.faults.history import served_versions
 from tests.processes import is_running
@@ -88,14 +88,15 @@ class LearnerCase(Case):
     """
 
     PROMPTS, PROMPTS_TO_PRUNE = 9, 17
+    lease_s = LEASE_S
     OUTGROWN, FLAT = "set/0/1", "set/0/2"
 
     def __enter__(self) -> Self:
         prunes = any(place.startswith("delete weights") for place in self.places)
         self.prompts = self.PROMPTS_TO_PRUNE if prunes else self.PROMPTS
         refills = any(place.startswith("skip") for place in self.places)
-        anchors = {"anchor_every": 1} if prunes else {}
-        self.config = self.harness.config(self.name, weights=anchors, selection={"refill": refills})
+        changes = {"weights": {"anchor_every": 1} if prunes else {}, "selection": {"refill": refills}}
+        self.config = self.harness.config(self.name, **changes, queue={"lease_s": self.lease_s})
         self.queue, self.store = self.harness.queue(self.config), self.harness.store(self.config)
         self.queue.configure(RunRules.of(self.config))
         self.queue.declare(PromptSet("set", "made up"), [Chunk(0, 0, self.prompts)])

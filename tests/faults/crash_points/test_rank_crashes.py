@@ -19,6 +19,8 @@ class RanksCase(LearnerCase):
     """A learner of two ranks, with the real launcher, which starts both again after each death."""
 
     PROMPTS = 31
+    lease_s = 60.0
+    """Its worker does not die, so no pause of a busy machine costs a task one of its attempts."""
 
     def __init__(self, harness: CrashHarness, name: str, crashes: tuple[Crash, ...]) -> None:
         super().__init__(harness, name, ())
