@@ -52,7 +52,7 @@ BASE_MODEL_DEADLINE_S = 1_800.0
 LEARNER_DEADLINE_S = 300.0
 """The deadline for the learner to write the run rules into the queue, which a submission needs."""
 LOADING_S = 60.0
-"""Roles that have not been heard for so long since the start count as loading, and not as missing."""
+"""Roles that have not been heard for so long since they were started count as loading, and not as missing."""
 LOADING = "loading the model"
 CONNECT_S = 0.2
 REASONS = 3
@@ -112,7 +112,8 @@ class Pipeline:
     def run(self) -> End:
         """Runs all phases. Returns what the queue said of the finished run, while its services still answered."""
         config, roles = self.config, self.roles
-        with RunWatcher(config, loading_s=LOADING_S) as watcher, Screen(watcher, roles) as screen:
+        with RunWatcher(config) as watcher, Screen(watcher, roles) as screen:
+            watcher.expect_within(LOADING_S)
             screen.phase("starting the services")
             early = self._nothing_has_died()
             roles.start(*services(config, self.path))
@@ -124,8 +125,10 @@ class Pipeline:
             screen.redis_cli = monitor_line(config)
             roles.start(celery(config))
             if config.model.base == "init":
+                watcher.expect_within(BASE_MODEL_DEADLINE_S)
                 screen.phase("making the base model", role="init-model")
                 self._wait(screen, lambda: roles.done("init-model"), BASE_MODEL_DEADLINE_S, "base model")
+            watcher.expect_within(LOADING_S)
             screen.phase(LOADING)
             if not early:
                 _try_dead_again(config)

@@ -152,8 +152,19 @@ def test_a_run_that_has_not_begun_has_a_picture() -> None:
     assert view.line(empty).startswith("3:07  training")
 
 
+def test_a_queue_without_learner_and_prompts_has_no_figures() -> None:
+    nobody = replace(STATUS, learner_silent_ms=-1, submitted=0, workers=(), learner=Version(0, 0))
+    unheard = replace(PICTURE, phase="making the base model", summary=summarise([]), rewards=(), status=nobody)
+    assert view.line(unheard) == "3:07  making the base model  worker-1 restarted 2×"
+    assert "lineage" not in drawn(unheard)
+    sent = view.line(replace(unheard, status=replace(nobody, submitted=2_560)))
+    assert "backlog 1,152" in sent and "version" not in sent
+
+
 def test_a_line_says_the_same() -> None:
     line = view.line(PICTURE)
+    depths = [int(line.split(f"  {name} ")[1].split()[0].replace(",", "")) for name in view._depths(STATUS)]
+    assert sum(depths) == STATUS.submitted
     for fact in (
         "version 40",
         "backlog 1,152",

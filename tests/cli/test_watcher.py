@@ -20,7 +20,8 @@ def served(configure: Callable[..., Config]) -> Iterator[Config]:
 
 def test_roles_that_start_are_loading_and_not_missing(served: Config) -> None:
     """Whoever looks at a run that nobody starts is told who is missing."""
-    watched, started = RunWatcher(served), RunWatcher(served, loading_s=1e9)
+    watched, started = RunWatcher(served), RunWatcher(served)
+    started.expect_within(1e9)
     for watcher in (watched, started):
         watcher.refresh()
         assert watcher.status is not None and not watcher.workers_came

@@ -67,6 +67,11 @@ class RunView:
     failed: tuple[FailedSet, ...] = ()
     """The sets of which chunks cannot be read."""
 
+    @property
+    def begun(self) -> bool:
+        """Returns whether a learner has been heard, without which the queue has no version."""
+        return self.status is not None and self.status.learner_silent_ms >= 0
+
 
 def draw(picture: RunView) -> RenderableType:
     """Returns the picture for a terminal of 80 columns or more."""
@@ -103,14 +108,12 @@ def line(picture: RunView) -> str:
         ]
         parts += [f"weights everywhere after {summary.t_bcast_s:.2f} s"] if summary.t_bcast_s else []
         parts += [f"idle {summary.idle_share:.0%}", f"{short(summary.tokens_per_s)} tokens/s"]
-    if status:
+    if status and picture.begun:
         parts.insert(2, f"version {status.learner.number}")
-        depths = {"backlog": status.backlog, "tasks": status.tasks + status.retry, "ready": status.ready}
-        parts += [
-            f"{name} {depth:,}" for name, depth in (depths | {"trained": status.trained, "dead": status.dead}).items()
-        ]
+    if status and (picture.begun or status.submitted):
+        parts += [f"{name} {depth:,}" for name, depth in _depths(status).items()]
         parts.append(f"workers {sum(worker.heartbeat is not None for worker in status.workers)}")
-        parts += [f"weights {_sources(status.workers)}"] if status.workers else []
+        parts += _sources(status.workers)
     deaths = {role.name: role.deaths for role in picture.roles if role.deaths}
     parts += [f"{name} restarted {count}×" for name, count in deaths.items()]
     held_up = [f"held up: {'; '.join(picture.held_up)}"] if picture.held_up else []
@@ -223,7 +226,13 @@ def _panel(title: str, body: RenderableType, height: int) -> Panel:
 def _queue(status: Status | None) -> tuple[str, RenderableType]:
     if status is None:
         return "queue", Text("no answer yet", style="dim")
-    depths = {
+    colours = {"trained": "green", "dead": "red" if status.dead else "dim", "ready": "yellow", "in hand": "yellow"}
+    return f"queue of {status.submitted:,}", _bars(_depths(status), max(status.submitted, 1), colours)
+
+
+def _depths(status: Status) -> dict[str, int]:
+    """Returns where the run's prompts are."""
+    return {
         "backlog": status.backlog,
         "tasks": status.tasks + status.retry,
         "ready": status.ready,
@@ -231,8 +240,6 @@ def _queue(status: Status | None) -> tuple[str, RenderableType]:
         "trained": status.trained,
         "dead": status.dead,
     }
-    colours = {"trained": "green", "dead": "red" if status.dead else "dim", "ready": "yellow", "in hand": "yellow"}
-    return f"queue of {status.submitted:,}", _bars(depths, max(status.submitted, 1), colours)
 
 
 def _bars(counts: Mapping[str, int], whole: int, colours: Mapping[str, str]) -> Table:
@@ -273,15 +280,15 @@ def _learner(picture: RunView) -> tuple[str, RenderableType]:
     table.add_column(style="dim")
     table.add_column()
     published = str(status.published.version.number) if status and status.published else UNKNOWN
-    table.add_row("version", str(status.learner.number) if status else UNKNOWN)
+    table.add_row("version", str(status.learner.number) if status and picture.begun else UNKNOWN)
     table.add_row("published", published + (f", κ = {recent.kappa}" if recent.kappa else ""))
     idle = Text.assemble((bar(recent.idle_share, 8), "yellow"), f" {recent.idle_share:.0%}")
     table.add_row("idle", idle if known else UNKNOWN)
     table.add_row("update", f"{(recent.busy_s + recent.save_s) / recent.updates:.2f} s" if known else UNKNOWN)
     table.add_row("tokens/s", short(recent.tokens_per_s) if known else UNKNOWN)
     table.add_row("sent back", f"{picture.summary.sent_back_share:.1%}" if known else UNKNOWN)
-    table.add_row("window", f"{status.window:.1f} updates" if status else UNKNOWN)
-    return f"learner · lineage {status.learner.lineage}" if status else "learner", table
+    table.add_row("window", f"{status.window:.1f} updates" if status and picture.begun else UNKNOWN)
+    return f"learner · lineage {status.learner.lineage}" if status and picture.begun else "learner", table
 
 
 def _workers(workers: Sequence[WorkerStatus]) -> RenderableType:
@@ -331,11 +338,11 @@ def _pools(workers: Sequence[WorkerStatus]) -> Iterator[str]:
         yield f"{f'pool {pool.name}' if pool.name else 'all'}: {'; '.join(told)}"
 
 
-def _sources(workers: Sequence[WorkerStatus]) -> str:
-    """Returns the weight bytes that the living workers have fetched since they started, by source."""
+def _sources(workers: Sequence[WorkerStatus]) -> list[str]:
+    """Returns the weight bytes that the living workers have fetched since they started, by source, if there are any."""
     beats = [worker.heartbeat for worker in workers if worker.heartbeat is not None]
     store, peers = sum(heartbeat.store_bytes for heartbeat in beats), sum(heartbeat.peer_bytes for heartbeat in beats)
-    return f"{short(store)}B from the store, {short(peers)}B from peers"
+    return [f"weights {short(store)}B from the store, {short(peers)}B from peers"] if store + peers else []
 
 
 def _roles(roles: Sequence[RoleState]) -> Text:

@@ -63,8 +63,7 @@ def last_word(config: Config) -> outcome.Outcome | None:
 class RunWatcher:
     """Reads the state of a run every `period_s`; `picture()` is at most about that old."""
 
-    def __init__(self, config: Config, period_s: float = 1.0, *, loading_s: float = 0.0) -> None:
-        """`loading_s`: the time in which roles that were not heard yet count as loading, where they start now."""
+    def __init__(self, config: Config, period_s: float = 1.0) -> None:
         self.status: Status | None = None
         self.workers_came = False
         self.trouble = ""
@@ -77,7 +76,7 @@ class RunWatcher:
         """True once the run has ended together with its embedded services, of which `status` is the last word."""
         self._config = config
         self._period_s = period_s
-        self._loading_until = time.monotonic() + loading_s
+        self._loading_until = time.monotonic()
         self.dead: tuple[DeadCause, ...] = ()
         """The reasons of which prompts died, the commonest first."""
         self.failed: tuple[FailedSet, ...] = ()
@@ -99,6 +98,11 @@ class RunWatcher:
     ) -> None:
         self._over.set()
         self._thread.join(STATUS_DEADLINE_S + 5)
+
+    def expect_within(self, seconds: float) -> None:
+        """Lets roles that were not heard yet count as loading, and not as missing, for so long from now."""
+        self._loading_until = time.monotonic() + seconds
+        self.held_up = ()
 
     def refresh(self) -> None:
         """Reads the queue and the updates now. The watcher's thread calls it, and so may any other."""

@@ -6,6 +6,7 @@ turns tuples into lists and keys into text, and some of the datasets' own scorer
 """
 
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -110,11 +111,15 @@ def original(columns: Mapping[str, Any]) -> tuple[Dataset, Entry]:
 
 
 def load_package() -> ModuleType:
-    """Imports reasoning-gym without matplotlib, which would double the second that it takes. Raises `ImportError`."""
+    """Imports reasoning-gym without matplotlib, which would double the second that it takes. Raises `ImportError`.
+
+    Python's compiler warns of cellpylib's source when it meets it first, which is no concern of this project's users.
+    """
     left_out = {} if PLOTTING[0] in sys.modules else {name: LeftOut(name) for name in PLOTTING}
     sys.modules.update(left_out)
     try:
-        with collection.paused():
+        with collection.paused(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)
             return import_module("reasoning_gym")
     finally:
         for name in left_out:
