@@ -16,7 +16,7 @@ reward is what is reported.
 - `updates to 0.8` is the first update at which the reward is 0.8; `final` is the mean of the last three rewards.
 - An alarm of the guard comes in time if it comes 10 updates before the collapse begins, or earlier.
 
-Without options it is a minute's sample; docs/learning.md has the command of the whole sweep. Each run is a line of
+Without options it is a minute's sample; docs/learning.md has the command of a sweep. Each run is a line of
 `--results`, and a run that is there already is not repeated: an interrupted sweep goes on.
 """
 

@@ -97,7 +97,7 @@ def _silent(status: Status) -> Iterator[str]:
     waiting = _free(status)
     if not _living(status) and waiting + status.backlog:
         yield f"no worker lives; {counted(waiting, 'task')} and {counted(status.backlog, 'prompt')} wait"
-    if status.learner_silent_ms < 0:
+    if not status.learner_came:
         yield "no learner has begun yet"
     elif status.learner_silent_ms > SILENT_MS:
         held = f" and has {counted(status.drained, 'group')} in hand" if status.drained else ""
@@ -114,7 +114,7 @@ def _waiting(found: RunSnapshot, since: str) -> Iterator[str]:
     batch, ready = status.rules.batch, status.ready + status.drained - status.uncommitted
     if ready >= batch:
         yield f"{_waits(ready, 'group')} for the learner, which has trained none {since}"
-    elif status.learner_silent_ms >= 0:
+    elif status.learner_came:
         yield f"the learner waits: there are {ready} of {counted(batch, 'group')}"
 
 

@@ -478,6 +478,11 @@ class Status:
     counts: dict[str, int]
     workers: tuple[WorkerStatus, ...]
 
+    @property
+    def learner_came(self) -> bool:
+        """Returns whether a learner was ever heard; without one the queue has no version and no window."""
+        return self.learner_silent_ms >= 0
+
 
 @dataclass(frozen=True)
 class UpdateRecord:

@@ -67,11 +67,6 @@ class RunView:
     failed: tuple[FailedSet, ...] = ()
     """The sets of which chunks cannot be read."""
 
-    @property
-    def begun(self) -> bool:
-        """Returns whether a learner has been heard, without which the queue has no version."""
-        return self.status is not None and self.status.learner_silent_ms >= 0
-
 
 def draw(picture: RunView) -> RenderableType:
     """Returns the picture for a terminal of 80 columns or more."""
@@ -108,9 +103,9 @@ def line(picture: RunView) -> str:
         ]
         parts += [f"weights everywhere after {summary.t_bcast_s:.2f} s"] if summary.t_bcast_s else []
         parts += [f"idle {summary.idle_share:.0%}", f"{short(summary.tokens_per_s)} tokens/s"]
-    if status and picture.begun:
+    if status and status.learner_came:
         parts.insert(2, f"version {status.learner.number}")
-    if status and (picture.begun or status.submitted):
+    if status and (status.learner_came or status.submitted):
         parts += [f"{name} {depth:,}" for name, depth in _depths(status).items()]
         parts.append(f"workers {sum(worker.heartbeat is not None for worker in status.workers)}")
         parts += _sources(status.workers)
@@ -280,15 +275,15 @@ def _learner(picture: RunView) -> tuple[str, RenderableType]:
     table.add_column(style="dim")
     table.add_column()
     published = str(status.published.version.number) if status and status.published else UNKNOWN
-    table.add_row("version", str(status.learner.number) if status and picture.begun else UNKNOWN)
+    table.add_row("version", str(status.learner.number) if status and status.learner_came else UNKNOWN)
     table.add_row("published", published + (f", κ = {recent.kappa}" if recent.kappa else ""))
     idle = Text.assemble((bar(recent.idle_share, 8), "yellow"), f" {recent.idle_share:.0%}")
     table.add_row("idle", idle if known else UNKNOWN)
     table.add_row("update", f"{(recent.busy_s + recent.save_s) / recent.updates:.2f} s" if known else UNKNOWN)
     table.add_row("tokens/s", short(recent.tokens_per_s) if known else UNKNOWN)
     table.add_row("sent back", f"{picture.summary.sent_back_share:.1%}" if known else UNKNOWN)
-    table.add_row("window", f"{status.window:.1f} updates" if status and picture.begun else UNKNOWN)
-    return f"learner · lineage {status.learner.lineage}" if status and picture.begun else "learner", table
+    table.add_row("window", f"{status.window:.1f} updates" if status and status.learner_came else UNKNOWN)
+    return f"learner · lineage {status.learner.lineage}" if status and status.learner_came else "learner", table
 
 
 def _workers(workers: Sequence[WorkerStatus]) -> RenderableType:

@@ -148,8 +148,8 @@ class RunWatcher:
         return skew(self.status, self._record)
 
     def _causes(self) -> tuple[str, ...]:
-        learner_came = self.status is not None and self.status.learner_silent_ms >= 0
-        if not (self.workers_came and learner_came) and time.monotonic() < self._loading_until:
+        all_came = self.workers_came and self.status is not None and self.status.learner_came
+        if not all_came and time.monotonic() < self._loading_until:
             return ()
         if self.still_s < STILL_S:
             return diagnosis.silent(self.status) if self.status else ()
