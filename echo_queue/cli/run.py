@@ -39,7 +39,7 @@ from echo_queue.errors import (
 )
 from echo_queue.launch import collection
 from echo_queue.launch.problem_output import WARNING, print_problems
-from echo_queue.launch.roles import command
+from echo_queue.launch.roles import FORKED_WITH, command
 from echo_queue.launch.supervisor import Role, Supervisor
 from echo_queue.queue import Audit, Operator, Status
 from echo_queue.queue.dead_causes import LOOKED_AT, DeadCause, causes, check_first_groups
@@ -74,7 +74,7 @@ def run(path: Path) -> int:
         _print_finished(config, end)
         return DONE
     environ = {**os.environ, "ECHO_QUEUE_CONFIG": str(path.resolve()), "PYTHONUNBUFFERED": "1"}
-    with Supervisor(config.run.dir, environ) as roles:
+    with Supervisor(config.run.dir, environ, forked_with=FORKED_WITH if _forks(config) else "") as roles:
         outcome.forget(config)
         before = {number: signal.signal(number, roles.interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
@@ -213,12 +213,18 @@ def workers(config: Config, path: Path) -> Iterator[Role]:
     """Yields the rollout workers, called worker-1, worker-2, …"""
     for number in range(1, config.rollout.workers + 1):
         name = f"worker-{number}"
-        yield Role(name, tuple(command("workers", path, "--name", name)), grace_s=config.rollout.grace_s + 5, ends=True)
+        program = tuple(command("workers", path, "--name", name))
+        yield Role(name, program, grace_s=config.rollout.grace_s + 5, ends=True, forked=True)
 
 
 def learner(path: Path) -> Role:
     """Returns the learner."""
-    return Role("learner", tuple(command("learner", path)), grace_s=60.0, ends=True)
+    return Role("learner", tuple(command("learner", path)), grace_s=60.0, ends=True, forked=True)
+
+
+def _forks(config: Config) -> bool:
+    """Returns whether learner and workers import the same packages; vLLM starts processes in ways of its own."""
+    return config.rollout.engine == "transformers"
 
 
 _ECHO_QUEUE = (sys.executable, "-m", "echo_queue.cli")

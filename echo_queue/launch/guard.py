@@ -18,14 +18,14 @@ GRACE_S = 20.0
 
 
 def end(kill: set[int], ask: set[int], grace_s: float) -> None:
-    """Kills the groups in `kill`, and asks those in `ask` to end, which it kills after `grace_s`."""
+    """Kills the groups in `kill`, and asks those in `ask` to end; it waits for all, and kills these after `grace_s`."""
     for group in kill:
         _signal(group, signal.SIGKILL)
     for group in ask:
         _signal(group, signal.SIGTERM)
     give_up = time.monotonic() + grace_s
-    while any(map(_lives, ask)) and time.monotonic() < give_up:
-        time.sleep(0.05)
+    while any(map(_lives, kill | ask)) and time.monotonic() < give_up:
+        time.sleep(0.02)
     for group in ask:
         _signal(group, signal.SIGKILL)
 

@@ -1,5 +1,6 @@
-"""The end of a process: a wait for it, within a deadline whose error names the process, and words for its exit code."""
+"""The end of a process: whether it has come, a wait for it with a deadline, and words for its exit code."""
 
+import os
 import signal
 import subprocess
 from typing import Protocol
@@ -29,3 +30,14 @@ def reap(process: Ending, deadline_s: float, what: str) -> int:
 def ending(code: int) -> str:
     """Says how a process ended, by its exit code as `subprocess` gives it."""
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+def lives(pid: int) -> bool:
+    """Returns whether there is such a process, of whatever user."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

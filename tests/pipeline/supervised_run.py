@@ -17,6 +17,7 @@ from echo_queue.queue.payloads import PARTIALS
 from echo_queue.reporting import metrics
 from echo_queue.services.serving import Services
 from learner.recovery.checkpoint import trained_ids
+from tests.processes import children_of, command_of
 from tests.waiting import wait_until
 
 TINY = Path(__file__).with_name("tiny.toml")
@@ -87,7 +88,10 @@ class SupervisedRun:
             noted = self.config.run.dir / "services" / role / "lock"
             return int(noted.read_text()) if noted.exists() and noted.read_text().strip() else None
         words = {"worker": "workers", "celery": "celery", "learner": "learner", "services": "services"}[role]
-        return next((pid for pid in _children(self.process.pid) if words in _command(pid)), None)
+        children = children_of(self.process.pid)
+        # The fork server's are roles, too; their words stand in one string.
+        roles = (pid for child in children for pid in (child, *children_of(child)))
+        return next((pid for pid in roles if words in " ".join(command_of(pid)).split()), None)
 
     def stop(self) -> None:
         """Ends the run that a failed test left; the guard ends the roles."""
@@ -173,25 +177,6 @@ def assert_tokens_are_no_older_than_their_groups(run: SupervisedRun) -> None:
         lags = sorted(map(int, update.lags))
         assert 0 <= update.token_lag <= lags[-1]
         assert update.token_lag >= lags[0] or update.mixed_groups, "newer than its group is only a token of a mixed one"
-
-
-def _children(parent: int) -> list[int]:
-    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
-    return [pid for pid in pids if _parent(pid) == parent]
-
-
-def _parent(pid: int) -> int | None:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return None
-
-
-def _command(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-    except OSError:
-        return []
 
 
 def assert_every_prompt_was_trained_once(run: SupervisedRun) -> None:

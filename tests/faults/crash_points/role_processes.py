@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import subprocess
+import sys
 import threading
 import time
 from functools import partial
@@ -173,12 +174,14 @@ def base_model(config: Config) -> None:
 
 
 def supervisor(directory: Path) -> None:
-    """A server, and a role that ends: what `echo-queue run` keeps, but for what they do."""
+    """A server, a role that ends, and one that is forked: what `echo-queue run` keeps, but for what they do."""
     note_pid = f"echo $$ >> {directory}/pids"
-    with Supervisor(directory, lock_deadline_s=30.0) as roles:
+    forked = (sys.executable, "-m", "tests.faults.crash_points.forked_program", f"{directory}/pids")
+    with Supervisor(directory, lock_deadline_s=30.0, forked_with="json") as roles:
         roles.start(Role("server", ("/bin/sh", "-c", f"{note_pid}; exec sleep 600"), servers=True))
         roles.start(Role("ends", ("/bin/sh", "-c", f"{note_pid}; sleep 0.02"), ends=True))
-        roles.wait(lambda: roles.done("ends"), 20.0, "the role that ends")
+        roles.start(Role("forked", forked, ends=True, forked=True))
+        roles.wait(lambda: roles.done("ends") and roles.done("forked"), 60.0, "the roles that end")
         (directory / "over").touch()
 
 

@@ -1,0 +1,12 @@
+"""What learner and workers import where the engine is `transformers`: with this module the fork server forks them."""
+
+from importlib import import_module
+
+from echo_queue.launch.model_imports import spare_scipy
+
+spare_scipy()
+for module in (
+    *("learner.training_loop", "workers.worker", "workers.engines.transformers"),
+    *("transformers.models.auto.modeling_auto", "transformers.models.auto.tokenization_auto"),
+):
+    import_module(module)

@@ -1,0 +1,223 @@
+"""Roles that are forked are the roles that their commands start, whatever becomes of the fork server."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from echo_queue.launch.fork_server import client
+from echo_queue.launch.fork_server.client import PROGRAM, ForkServer
+from echo_queue.launch.fork_server.fork_request import MESSAGE_BYTES, READY, ForkRequest
+from echo_queue.launch.supervisor import BACKOFF, Role, RoleError, Supervisor
+from tests.processes import children_of, command_of, is_running
+from tests.waiting import wait_until
+
+QUICK = replace(BACKOFF, first_pause_s=0.01)
+IMPORTS = "json"
+SLOW = "tests.launch.slow_import"
+
+
+@pytest.fixture(autouse=True)
+def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The roles of these tests use no GPU, whatever this machine has."""
+    monkeypatch.setattr(client, "GPU_DRIVERS", ())
+
+
+def forked(file: Path, *code: str) -> Role:
+    command = (sys.executable, "-m", "tests.launch.forked_role", str(file), *code)
+    return Role(file.name, command, ends=bool(code), forked=True)
+
+
+def facts(file: Path) -> dict[str, Any]:
+    return orjson.loads(file.read_bytes())  # type: ignore[no-any-return]
+
+
+def server_of(roles: Supervisor) -> int:
+    assert roles._fork_server
+    return roles._fork_server.pid
+
+
+def begun(*files: Path) -> Callable[[], bool]:
+    return lambda: all(file.exists() for file in files)
+
+
+def test_a_forked_role_finds_what_a_started_one_finds(tmp_path: Path) -> None:
+    environ = {**os.environ, "FORKED_ROLE": "set"}
+    found = {}
+    for module in ("", IMPORTS):
+        file = tmp_path / f"with {module}"
+        with Supervisor(tmp_path / "run", environ, forked_with=module) as roles:
+            roles.start(forked(file))
+            roles.wait(begun(file), 60, "the role")
+            found[module] = facts(file)
+            assert found[module]["parent"] == (server_of(roles) if module else os.getpid())
+            words = [word for word in command_of(facts(file)["pid"]) if word]
+            assert " ".join(words) == f"{sys.executable} -m tests.launch.forked_role {file}"
+    for one in found.values():
+        assert one["session"] == one["pid"] and one["input"] == os.devnull and one["variable"] == "set"
+    started, of_fork = found.values()
+    assert {name for name in started if started[name] != of_fork[name]} == {
+        *("arguments", "parent", "pid", "random", "session"),
+    }, "the number of open files is the same"
+    assert (tmp_path / "run" / "logs" / f"with {IMPORTS}.log").read_text().splitlines()[-1] == "begun"
+
+
+def test_forked_roles_draw_different_random_numbers(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("one", "two")]
+    with Supervisor(tmp_path, forked_with=IMPORTS) as roles:
+        roles.start(*(forked(file, "0") for file in files))
+        roles.wait(begun(*files), 60, "both")
+    assert len({facts(file)["random"] for file in files}) == 2
+
+
+def test_the_exit_code_of_a_forked_role_is_heard(tmp_path: Path) -> None:
+    with Supervisor(tmp_path, backoff=QUICK, forked_with=IMPORTS) as roles:
+        roles.start(forked(tmp_path / "done", "0"))
+        roles.wait(lambda: roles.done("done"), 60, "its end")
+        roles.start(forked(tmp_path / "refuses", "2"))
+        with pytest.raises(RoleError, match="cannot continue"):
+            roles.wait(lambda: False, 60, "the refusal")
+
+
+def test_a_forked_role_that_is_killed_is_forked_again(tmp_path: Path) -> None:
+    file = tmp_path / "worker"
+    with Supervisor(tmp_path, backoff=QUICK, forked_with=IMPORTS) as roles:
+        roles.start(forked(file))
+        roles.wait(begun(file), 60, "the role")
+        first = facts(file)["pid"]
+        file.unlink()
+        os.kill(first, signal.SIGKILL)
+        roles.wait(begun(file), 60, "its second life")
+        assert facts(file)["parent"] == server_of(roles) and roles.states()[0].deaths == 1
+
+
+def test_while_it_imports_nothing_waits_for_it(tmp_path: Path) -> None:
+    file = tmp_path / "worker"
+    environ = {**os.environ, "SLOW_IMPORT": str(tmp_path / "go")}
+    with Supervisor(tmp_path, environ, forked_with=SLOW) as roles:
+        roles.start(forked(file))
+        roles.wait((tmp_path / "go.waits").exists, 60, "the import")
+        roles.tick()
+        state = roles.states()[0]
+        assert state.alive and not state.deaths and not file.exists()
+        (tmp_path / "go").touch()
+        roles.wait(begun(file), 60, "the role")
+        assert facts(file)["parent"] == server_of(roles)
+
+
+def test_a_run_that_is_stopped_while_it_imports_leaves_nothing(tmp_path: Path) -> None:
+    environ = {**os.environ, "SLOW_IMPORT": str(tmp_path / "go")}
+    with Supervisor(tmp_path, environ, forked_with=SLOW) as roles:
+        roles.start(forked(tmp_path / "worker"))
+        roles.wait((tmp_path / "go.waits").exists, 60, "the import")
+        server = server_of(roles)
+    assert not is_running(server) and not (tmp_path / "worker").exists()
+
+
+def test_one_that_cannot_import_is_done_without(tmp_path: Path) -> None:
+    file = tmp_path / "worker"
+    with Supervisor(tmp_path, forked_with="no_such_package") as roles:
+        roles.start(forked(file))
+        roles.wait(begun(file), 60, "the role")
+        assert facts(file)["parent"] == os.getpid()
+    assert "No module named 'no_such_package'" in (tmp_path / "logs" / "fork-server.log").read_text()
+
+
+def test_one_that_imports_for_ever_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "IMPORTS_S", 0.0)
+    file = tmp_path / "worker"
+    environ = {**os.environ, "SLOW_IMPORT": str(tmp_path / "never")}
+    with Supervisor(tmp_path, environ, forked_with=SLOW) as roles:
+        roles.start(forked(file))
+        roles.wait(begun(file), 60, "the role")
+        assert facts(file)["parent"] == os.getpid()
+
+
+def test_its_roles_outlive_it_and_what_dies_later_is_started_by_its_command(tmp_path: Path) -> None:
+    file = tmp_path / "worker"
+    with Supervisor(tmp_path, backoff=QUICK, forked_with=IMPORTS) as roles:
+        roles.start(forked(file))
+        roles.wait(begun(file), 60, "the role")
+        first, server = facts(file)["pid"], server_of(roles)
+        os.kill(server, signal.SIGKILL)
+        roles.wait(lambda: not is_running(server), 60, "the end of the fork server")
+        roles.tick()
+        assert is_running(first) and not roles.states()[0].deaths
+        file.unlink()
+        os.kill(first, signal.SIGKILL)
+        roles.wait(begun(file), 60, "its second life")
+        assert facts(file)["parent"] == os.getpid()
+
+
+def test_a_machine_with_a_gpu_forks_no_roles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "GPU_DRIVERS", (tmp_path,))
+    with Supervisor(tmp_path, forked_with=IMPORTS) as roles:
+        assert roles._fork_server is None
+
+
+SUPERVISE = """
+import sys
+from pathlib import Path
+from echo_queue.launch.fork_server import client
+from echo_queue.launch.supervisor import Supervisor
+from tests.launch.test_fork_server import IMPORTS, forked
+client.GPU_DRIVERS = ()
+with Supervisor(Path(sys.argv[1]), forked_with=IMPORTS) as roles:
+    roles.start(forked(Path(sys.argv[1], 'worker')))
+    roles.wait(lambda: False, 600, 'the kill')
+"""
+
+
+def test_no_forked_role_survives_a_killed_supervisor(tmp_path: Path) -> None:
+    first = subprocess.Popen([sys.executable, "-c", SUPERVISE, str(tmp_path)])
+    wait_until(begun(tmp_path / "worker"), "the role")
+    role = facts(tmp_path / "worker")
+    assert is_running(role["pid"]) and is_running(role["parent"])
+    first.kill()
+    first.wait()
+    with Supervisor(tmp_path):
+        assert not is_running(role["pid"]) and not is_running(role["parent"])
+
+
+def test_a_child_of_which_nobody_was_told_does_not_begin(tmp_path: Path) -> None:
+    file = tmp_path / "worker"
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server = subprocess.Popen([sys.executable, "-m", PROGRAM, IMPORTS], stdin=theirs)
+    theirs.close()
+    assert ours.recv(MESSAGE_BYTES) == READY
+    server.send_signal(signal.SIGSTOP)
+    request = ForkRequest("tests.launch.forked_role", (str(file),), "+")
+    with (tmp_path / "log").open("wb") as log, (tmp_path / "guard").open("wb") as guard:
+        socket.send_fds(ours, [request.encoded()], [log.fileno(), guard.fileno()])
+    ours.close()
+    server.send_signal(signal.SIGCONT)
+    assert server.wait(60) == 0
+    noted = (tmp_path / "guard").read_text().split()
+    wait_until(lambda: not is_running(int(noted[1])), "the child's end")
+    assert noted[0] == "+" and not file.exists() and not (tmp_path / "log").read_text()
+
+
+def test_an_end_that_comes_at_once_is_heard(tmp_path: Path) -> None:
+    """The fork server may hear of it before it has told of the start."""
+
+    def spawn(command: tuple[str, ...], stdin: int) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(command, stdin=stdin)
+
+    server = ForkServer(IMPORTS, spawn)
+    wait_until(lambda: not server.importing(), "the imports")
+    commands = [forked(tmp_path / str(number), "7").command for number in range(8)]
+    with (tmp_path / "log").open("ab") as log:
+        ended = [server.fork(command, "+", log, log) for command in commands]
+    assert [role.wait(60) for role in ended] == [7] * 8
+    pid = server.pid
+    assert not children_of(pid), "no zombie is left"
+    server.close()
+    assert not is_running(pid)
