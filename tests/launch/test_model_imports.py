@@ -6,14 +6,13 @@ import sys
 import pytest
 
 PROGRAM = """
-import sys
-from echo_queue.launch.model_imports import spare_scipy
-
-spare_scipy()
+import sys, threading
+import echo_queue.launch.fork_server.model_roles
 import learner.training_loop, workers.engines.transformers, workers.worker
 from transformers.models.qwen3 import modeling_qwen3
 
 assert "scipy.optimize" not in sys.modules
+assert threading.active_count() == 1, "a process with threads is not forked"
 import scipy.optimize
 """
 

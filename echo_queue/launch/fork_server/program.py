@@ -54,7 +54,7 @@ def serve(supervisor: socket.socket) -> ForkRequest | None:
         selector = opened.enter_context(selectors.DefaultSelector())
         selector.register(supervisor, selectors.EVENT_READ)
         selector.register(awake, selectors.EVENT_READ)
-        with suppress(BrokenPipeError):
+        with suppress(ConnectionError):
             supervisor.send(READY)
             while True:
                 for key, _ in selector.select():
