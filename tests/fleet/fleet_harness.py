@@ -23,6 +23,11 @@ GROUPS_PER_S = 1.0
 
 def fleet_of(prices: Mapping[str, float], **controller: Any) -> Fleet:
     """A fleet file with pools of machines that make one group per second, at these prices."""
+    return Fleet.model_validate({"format": 1, "name": "test", **tables_of(prices, **controller)})
+
+
+def tables_of(prices: Mapping[str, float], **controller: Any) -> dict[str, dict[str, Any]]:
+    """The tables of that file."""
 
     def assumed(value: float) -> dict[str, Any]:
         return {"assumed": value, **ASSUMED}
@@ -31,23 +36,19 @@ def fleet_of(prices: Mapping[str, float], **controller: Any) -> Fleet:
         return {"usd_per_hour": usd, "on": "2026-11-23", "source": "a test"}
 
     def pool(usd: float) -> dict[str, Any]:
-        engine = {"tokens_per_s": {100: assumed(100 * GROUPS_PER_S)}, "samples_at_once": 1}
+        engine = {"tokens_per_s": {"100": assumed(100 * GROUPS_PER_S)}, "samples_at_once": 1}
         place = {"gpu": "none", "cloud": "here", "region": "here", "max_machines": 20, "price": price(usd)}
         times = {"interruptions_per_hour": assumed(0), "boot_s": assumed(5), "link_gbit": assumed(1000)}
         return {**engine, **place, **times}
 
-    return Fleet.model_validate(
-        {
-            "format": 1,
-            "name": "test",
-            "run": {"s": RULES.s, "groups_per_update": RULES.batch, "group_size": 1, "accepted": assumed(1)},
-            "lengths": {"mean_tokens": assumed(100), "spread": assumed(0), "most_tokens": 100},
-            "learner": {"gpus": 1, "price": price(1.0), "t_train_s": assumed(1), "link_gbit": assumed(1000)},
-            "weights": {"parameters": 1000, "change": assumed(0.01)},
-            "pools": {name: pool(usd) for name, usd in prices.items()},
-            "controller": {"calm_s": 0, "measure_s": 1000, "rest_s": 60, "leave_s": 60, **controller},
-        }
-    )
+    return {
+        "run": {"s": RULES.s, "groups_per_update": RULES.batch, "group_size": 1, "accepted": assumed(1)},
+        "lengths": {"mean_tokens": assumed(100), "spread": assumed(0), "most_tokens": 100},
+        "learner": {"gpus": 1, "price": price(1.0), "t_train_s": assumed(1), "link_gbit": assumed(1000)},
+        "weights": {"parameters": 1000, "change": assumed(0.01)},
+        "pools": {name: pool(usd) for name, usd in prices.items()},
+        "controller": {"calm_s": 0, "measure_s": 1000, "rest_s": 60, "leave_s": 60, **controller},
+    }
 
 
 class FleetHarness:

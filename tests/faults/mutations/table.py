@@ -912,6 +912,28 @@ MUTATIONS = (
         ("tests/workers/test_lease_keeper.py::test_a_lease_lasts_as_long_as_the_heart_beats",),
     ),
     Mutation(
+        "a leaving worker renews no lease",
+        "a server that is slow just then costs all that the worker has sampled since its last partial rollouts",
+        "workers/rollout_loop.py",
+        "        self._lease_keeper.store_partials()\n",
+        "        self._lease_keeper.close()\n        self._lease_keeper.store_partials()\n",
+        (
+            "tests/workers/test_rollout_loop.py::"
+            "test_a_worker_that_leaves_renews_its_leases_until_all_that_it_sampled_is_stored",
+        ),
+    ),
+    Mutation(
+        "a leaving worker waits for no older call",
+        "an older call that comes in late replaces the last partial rollouts, and their tokens are sampled again",
+        "workers/lease_keeper.py",
+        "        with self._storing:\n",
+        "        if self._storing:\n",
+        (
+            "tests/workers/test_lease_keeper.py::"
+            "test_what_a_leaving_worker_stores_is_not_replaced_by_an_older_call_that_is_under_way",
+        ),
+    ),
+    Mutation(
         "groups are not validated",
         "one broken worker spoils the gradient of all",
         "echo_queue/queue/payloads.py",
