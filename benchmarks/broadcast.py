@@ -34,8 +34,6 @@ FROZEN = 1.30
 LATE = 1.10
 BEHIND = 0.25
 """The most F/B from the pointer's move until all workers have what was announced, the upload itself not counted."""
-CARRIES = 0.98
-"""The machine is too small for the benchmark if all hops at once carry less than this share of one alone."""
 
 
 @dataclass(frozen=True)

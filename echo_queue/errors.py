@@ -56,7 +56,10 @@ class FencedError(EchoQueueError):
 
 
 class SetBackError(EchoQueueError):
-    """Redis has forgotten moves that it acknowledged to this learner, which must begin again from its checkpoint."""
+    """Redis and this learner know of different moves, so it must begin again from its checkpoint.
+
+    Redis has forgotten moves that it acknowledged, or the learner never heard that one was made.
+    """
 
 
 class DeadlineError(EchoQueueError):

@@ -63,6 +63,8 @@ class Series:
     busy: Spread
     cpu_share: float
     """Processor seconds per second of the busiest node, median."""
+    cores: float
+    """The same of all nodes together, median. Where other processes leave less, the ratio is the machine's."""
     rss_mb: float
     """Memory of the largest node."""
     wrong_parts: int
@@ -81,6 +83,13 @@ def series(what: str, outcomes: Sequence[Outcome], size: int, bound_s: float, na
         cpu_share=round(
             statistics.median(
                 max(each.cpu_s for each in outcome.arrivals) / last
+                for outcome, last in zip(outcomes, lasts, strict=True)
+            ),
+            3,
+        ),
+        cores=round(
+            statistics.median(
+                sum(each.cpu_s for each in outcome.arrivals) / last
                 for outcome, last in zip(outcomes, lasts, strict=True)
             ),
             3,

@@ -204,8 +204,8 @@ class Caller:
             raise FencedError(Problem(self.where, rest, "stop this learner: another one has the run")) from None
         if code == "EQDEPOSED":
             raise FencedError(Problem(self.where, rest, "leave the fleet to the one that leads")) from None
-        if code == "EQAHEAD":
-            what = f"Redis has forgotten what it had acknowledged: {rest}"
+        if code in ("EQAHEAD", "EQUNHEARD"):
+            what = f"Redis has forgotten what it had acknowledged: {rest}" if code == "EQAHEAD" else rest
             raise SetBackError(Problem(self.where, what, "start the learner again: it goes on from its checkpoint"))
         fix = FIXES.get(code) or _fix(error)
         if code in ("EQSET", "EQNAME"):

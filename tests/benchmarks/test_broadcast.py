@@ -39,6 +39,7 @@ def test_the_ratio_is_that_of_the_last_node_to_the_bound() -> None:
     found = series("peers", [FAST, SLOW, FAST], size=100, bound_s=10.0)
     assert (found.ratio.median, found.ratio.least, found.ratio.most) == (1.0, 1.0, 1.4)
     assert (found.nodes, found.origin.most) == (2, 1.03)
+    assert (found.cpu_share, found.cores) == (0.05, 0.1)
 
 
 def test_nodes_that_do_not_count_still_count_when_their_parts_are_wrong() -> None:

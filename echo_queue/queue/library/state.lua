@@ -291,12 +291,16 @@ local function reopen(run)
 end
 
 -- Checks and stores the number of a learner's move. A number above the next one means that this server has forgotten
--- moves that it acknowledged, as after a fail-over to a replica that lagged.
+-- moves that it acknowledged, as after a fail-over to a replica that lagged. A lower one means that the learner never heard
+-- the answer to its last move, which this server has made.
 local function take_turn(run, lineage, turn, move)
   fence(run, lineage)
   local last, before = (run.state.turn or '0 resume'):match('^(%d+) (%a+)$')
   local repeated = turn == last and move == before
   if not repeated and tonumber(turn) ~= tonumber(last) + 1 then
+    if tonumber(turn) <= tonumber(last) then
+      fail_with('EQUNHEARD', 'move ' .. last .. ' of lineage ' .. lineage .. ' (' .. before .. ') was made, but its answer was lost')
+    end
     fail_with('EQAHEAD', 'move ' .. turn .. ' of lineage ' .. lineage .. ' came after ' .. last .. ' (' .. before .. ')')
   end
   redis.call('HSET', run.K.state, 'turn', turn .. ' ' .. move)

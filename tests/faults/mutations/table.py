@@ -262,6 +262,16 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "a move whose answer was lost counts as forgotten",
+        "a person looks for a fail-over that never happened, when Redis was only too slow to answer",
+        LUA + "state.lua",
+        "if tonumber(turn) <= tonumber(last) then",
+        "if false then",
+        (
+            "tests/faults/proxy/test_proxy.py::test_a_learner_that_never_heard_of_its_own_move_is_told_so_and_may_repeat_it",
+        ),
+    ),
+    Mutation(
         "a drain that does not recognise its repetition",
         "groups whose drain lost its reply are out of reach until the learner restarts",
         LUA + "learner.lua",

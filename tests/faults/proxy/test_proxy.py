@@ -17,7 +17,7 @@ from redis.retry import Retry
 from echo_queue import weights
 from echo_queue.config import Weights
 from echo_queue.connections import redis_errors
-from echo_queue.errors import ServiceError
+from echo_queue.errors import ServiceError, SetBackError
 from echo_queue.queue import caller, library
 from echo_queue.records import Version
 from echo_queue.services.redis_server import RedisServer
@@ -30,6 +30,7 @@ from tests.faults.proxy.every_move import every_move
 from tests.faults.proxy.proxy import Always, Fault, Next, OfEach, Proxy, Request
 from tests.learner.recovery.one_process import newest, save
 from tests.queue.clients import Clients
+from tests.queue.queue_harness import QueueHarness
 from tests.servers.s3 import BUCKET, Server
 
 SILENCE_S, REDIS_SILENCE_S = 0.3, 0.1
@@ -105,6 +106,25 @@ def test_a_fault_that_never_ends_is_one_clear_sentence_by_the_deadline(fault: Fa
         Clients(client_of(before_redis.port, REDIS_SILENCE_S), "run", deadline_s=0.05).lease("w1", Version(0, 0), 1)
     (problem,) = caught.value.problems
     assert problem.fix and problem.where == "queue of run run"
+
+
+def test_a_learner_that_never_heard_of_its_own_move_is_told_so_and_may_repeat_it(
+    queue: Clients, before_redis: Proxy
+) -> None:
+    """It then asks for something else; Redis, which has forgotten nothing, is not said to have."""
+    harness = QueueHarness(queue)
+    (task,) = harness.lease(1)
+    harness.complete((task,))
+    deaf = Clients(client_of(before_redis.port, REDIS_SILENCE_S), queue.run, deadline_s=0.05)
+    before_redis.choose = Always(proxy.REPLY_LOST, lambda request: request.about == "eq1_drain")
+    with pytest.raises(ServiceError, match="no answer within"):
+        deaf.drain(harness.version.lineage, 1)
+    before_redis.choose = None
+    with pytest.raises(SetBackError, match=r"\(drain\) was made, but its answer was lost") as caught:
+        deaf.commit(harness.version.lineage, "0/1", [task.id])
+    assert "forgotten" not in str(caught.value)
+    assert [group.task for group in deaf.drain(harness.version.lineage, 1).groups] == [task.id]
+    harness.check()
 
 
 def test_a_fault_in_a_pipeline_meets_one_request_only(before_redis: Proxy, run_name: str) -> None:
