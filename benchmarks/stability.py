@@ -24,7 +24,7 @@ import argparse
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
@@ -254,8 +254,10 @@ def settings_of(options: argparse.Namespace) -> Iterator[Setting]:
 
 
 def stored(path: Path) -> dict[Setting, Run]:
+    """Returns the runs of a file. One that lacks a figure that runs have today does not count."""
     lines = path.read_bytes().splitlines() if path.exists() else []
-    runs = [_run_of(orjson.loads(line)) for line in lines]
+    names = {one.name for one in fields(Run)}
+    runs = [_run_of(values) for values in map(orjson.loads, lines) if values.keys() == names]
     return {run.setting: run for run in runs}
 
 

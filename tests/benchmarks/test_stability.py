@@ -1,6 +1,8 @@
 from pathlib import Path
 
-from benchmarks.stability import COLLAPSED_FOR, EVALUATE_EVERY, FRESH, Run, Setting, cells_of, sweep, targets
+import orjson
+
+from benchmarks.stability import COLLAPSED_FOR, EVALUATE_EVERY, FRESH, Run, Setting, cells_of, stored, sweep, targets
 from learner.diagnostics.guard import MEMORY, MOST_KL
 
 SETTING = Setting("dppo", "copy", 2, 1, 0, 4, 3e-3, "warn")
@@ -72,5 +74,9 @@ def test_an_interrupted_sweep_goes_on(tmp_path: Path) -> None:
     both = sweep([SETTING, later], path)
     assert both[0] == first[0] and path.read_bytes().startswith(written)
     assert sweep([later, SETTING], path) == both[::-1]
+    older = orjson.loads(written)
+    del older["kl_behaviours"]
+    path.write_bytes(orjson.dumps(older))
+    assert stored(path) == {}, "a run without a figure that is needed today is made again"
     fresh, *_, late = first[0].ess_tokens
     assert fresh > 1 - 1e-6 > late, "what the first update trains is fresh, and later data is two updates old"
