@@ -8,8 +8,11 @@ of the levels that can be learned. For each method the table says, as means over
 - the tokens generated and trained, and the updates, until `--target` is reached, as multiples of what oldest-first took
   with the same seed. A trial that does not reach the target counts with all that it used, and has the mark ≥.
 
+A curriculum can choose only among prompts that come again: give it a set (`--prompts`) of which a trial makes several
+epochs.
+
     python -m benchmarks.selection [--tasks sorting spelling] [--methods refill MoPPS …] [--seeds 0 1 2]
-                                   [--tokens 150000] [--target 0.5] [--json]
+                                   [--tokens 150000] [--prompts 1536] [--target 0.5] [--json]
 
 Finished trials stay in runs/benchmarks/selection: the same command goes on with those that are missing.
 """
@@ -162,12 +165,13 @@ def main() -> int:
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--tokens", type=int, default=Size.tokens)
+    parser.add_argument("--prompts", type=int, default=Size.prompts)
     parser.add_argument("--target", type=float, default=0.5)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     WORK.mkdir(parents=True, exist_ok=True)
-    size = Size(tokens=arguments.tokens, apart=arguments.tokens // 10)
+    size = Size(tokens=arguments.tokens, apart=arguments.tokens // 10, prompts=arguments.prompts)
     methods = [BASELINE, *(name for name in arguments.methods if name != BASELINE)]
     rows = []
     for task in arguments.tasks:
