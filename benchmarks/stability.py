@@ -24,7 +24,7 @@ import argparse
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
@@ -41,7 +41,6 @@ from echo_queue.config import Learner
 from echo_queue.config.presets import PRESETS
 from echo_queue.records import Group, Sample, Span
 from learner.diagnostics.guard import Guard
-from learner.diagnostics.ratios import RatioFigures
 from learner.model.loading import prepare
 from learner.model.past_versions import PastVersions
 from learner.model.policy import Policy
@@ -94,6 +93,10 @@ class Run:
     second_moments: tuple[float, ...]
     grad_norms: tuple[float, ...]
     entropies: tuple[float, ...]
+    kl_behaviours: tuple[float, ...]
+    clip_fractions: tuple[float, ...]
+    training_rewards: tuple[float, ...]
+    """Mean rewards of what each update trains, which is as old as its data."""
 
     @property
     def final(self) -> float:
@@ -118,7 +121,7 @@ class Run:
     def alarms(self) -> list[int]:
         """The updates in which the guard raises an alarm."""
         guard = Guard("warn", self.setting.s + 1)
-        return [n for n, share in enumerate(self.ess_tokens, 1) if guard.look(RatioFigures(ess_tokens=share))]
+        return [n for n, kl in enumerate(self.kl_behaviours, 1) if guard.look(kl)]
 
     @property
     def declined(self) -> bool:
@@ -151,7 +154,7 @@ def execute(setting: Setting) -> Run:
         engine.load_state_dict(weights, strict=False)
         groups = groups_of(engine, setting.task, number, draw)
         result = learn(policy, groups, version + 1, settings, 1.0, past=past)
-        course.append(_figures(result))
+        course.append(_figures(result, groups))
         if (version + 1) % setting.kappa == 0:
             published.append((version + 1, policy.snapshot()))
         if (version + 1) % EVALUATE_EVERY == 0:
@@ -160,10 +163,19 @@ def execute(setting: Setting) -> Run:
     return Run(setting, tuple(rewards), *zip(*course, strict=True))
 
 
-def _figures(result: UpdateResult) -> tuple[float, ...]:
+def _figures(result: UpdateResult, groups: Sequence[Group]) -> tuple[float, ...]:
     """Returns the figures of an update in the order of the fields of `Run`."""
     ratios, sums = result.ratios, result.sums
-    return ratios.ess_tokens, ratios.ess_samples, ratios.second_moment, result.grad_norm, sums.mean(sums.entropy)
+    return (
+        ratios.ess_tokens,
+        ratios.ess_samples,
+        ratios.second_moment,
+        result.grad_norm,
+        sums.mean(sums.entropy),
+        sums.mean(sums.kl_behaviour),
+        sums.mean(sums.clipped),
+        fmean(sample.reward for group in groups for sample in group.samples),
+    )
 
 
 def model_of(seed: int) -> PreTrainedModel:
@@ -242,8 +254,10 @@ def settings_of(options: argparse.Namespace) -> Iterator[Setting]:
 
 
 def stored(path: Path) -> dict[Setting, Run]:
+    """Returns the runs of a file. One that lacks a figure that runs have today does not count."""
     lines = path.read_bytes().splitlines() if path.exists() else []
-    runs = [_run_of(orjson.loads(line)) for line in lines]
+    names = {one.name for one in fields(Run)}
+    runs = [_run_of(values) for values in map(orjson.loads, lines) if values.keys() == names]
     return {run.setting: run for run in runs}
 
 

@@ -223,7 +223,7 @@ class Leader:
         self._trained += [group.task for group in batch.groups]
         self._reuse.add(batch.groups)
         self._t_train_s += (t_train_s - self._t_train_s) * (SMOOTHING if self._t_train_s else 1.0)
-        self._alarm = self._guard.look(result.ratios)
+        self._alarm = self._guard.look(result.sums.mean(result.sums.kl_behaviour))
         size, widest = self._config.learner.batch_groups, self._guard.widest
         self._window = staleness_rules.pace(self._window, batch.starved_s, t_train_s, batch.ready, size, widest=widest)
         self._queue.advance(self._version.number, len(batch.groups) - batch.skipped, self._window)

@@ -1,12 +1,18 @@
 """Each method of data selection against oldest-first, at equal generated and at equal trained tokens, without a queue.
 
 A trial trains the quick start's kind of model on prompts that run from trivial to hopeless, and answers unseen prompts
-of the levels that can be learned. For each method the table says, as means over the seeds with the standard error: the
-score at equal generated tokens; the tokens generated and trained, and the updates, until `--target` is reached; and
-their ratios to oldest-first's. A trial that does not reach the target counts with all that it used, and has the mark ≥.
+of the levels that can be learned. For each method the table says, as means over the seeds with the standard error:
+
+- the score at equal generated tokens, `--tokens`, and at equal trained tokens, as many as the trial of the task that
+  trained the fewest;
+- the tokens generated and trained, and the updates, until `--target` is reached, as multiples of what oldest-first took
+  with the same seed. A trial that does not reach the target counts with all that it used, and has the mark ≥.
+
+A curriculum can choose only among prompts that come again: give it a set (`--prompts`) of which a trial makes several
+epochs.
 
     python -m benchmarks.selection [--tasks sorting spelling] [--methods refill MoPPS …] [--seeds 0 1 2]
-                                   [--tokens 150000] [--target 0.5] [--json]
+                                   [--tokens 150000] [--prompts 1536] [--target 0.5] [--json]
 
 Finished trials stay in runs/benchmarks/selection: the same command goes on with those that are missing.
 """
@@ -14,8 +20,8 @@ Finished trials stay in runs/benchmarks/selection: the same command goes on with
 import argparse
 import hashlib
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, stdev
@@ -34,25 +40,35 @@ OUTCOMES = TypeAdapter(Outcome)
 
 
 @dataclass(frozen=True)
-class Row:
-    """The figures of one method on one task: means over the seeds, and standard errors (None for a single seed).
+class Mean:
+    """A mean over the seeds, and its standard error; None for a single seed."""
 
-    `reached`: in how many trials the target was reached. Ratios are to what oldest-first took to reach it.
+    value: float
+    error: float | None
+
+    def text(self, form: str) -> str:
+        return format(self.value, form) + ("" if self.error is None else f" ± {self.error:{form}}")
+
+
+@dataclass(frozen=True)
+class Row:
+    """The figures of one method on one task.
+
+    `reached`: in how many trials the target was reached. Ratios are to what oldest-first took with the same seed.
     """
 
     task: str
     method: str
     seeds: int
     reached: int
-    score: float
-    score_error: float | None
+    score: Mean
+    """At equal generated tokens"""
+    score_by_trained: Mean
+    """At equal trained tokens"""
     generated: float
-    generated_error: float | None
-    trained: float
-    updates: float
-    generated_ratio: float = 1.0
-    trained_ratio: float = 1.0
-    updates_ratio: float = 1.0
+    generated_ratio: Mean
+    trained_ratio: Mean
+    updates_ratio: Mean
 
 
 def outcome_of(task: str, method: str, seed: int, size: Size) -> Outcome:
@@ -69,58 +85,77 @@ def outcome_of(task: str, method: str, seed: int, size: Size) -> Outcome:
 
 
 def reaching(points: Sequence[Point], target: float) -> tuple[Point, bool]:
-    """Returns the first point from which the mean of two neighbours reaches the target, and whether there is one."""
-    found = next((later for one, later in pairwise(points) if (one.score + later.score) / 2 >= target), None)
-    return (found, True) if found else (points[-1], False)
+    """Returns where the mean of two neighbours reaches the target, along a line between two such means, and whether
+    there is such a place; if not, the last point."""
+    means = [points[0], *(replace(later, score=(one.score + later.score) / 2) for one, later in pairwise(points))]
+    for one, later in pairwise(means):
+        if later.score >= target:
+            return between(one, later, max(0.0, (target - one.score) / (later.score - one.score))), True
+    return points[-1], False
 
 
-def row_of(outcomes: Sequence[Outcome], target: float) -> Row:
+def between(one: Point, later: Point, share: float) -> Point:
+    """Returns the point at this share of the way."""
+    generated, trained, updates = (
+        round(begin + (end - begin) * share) for begin, end in zip(astuple(one)[:3], astuple(later)[:3], strict=True)
+    )
+    return Point(generated, trained, updates, one.score + (later.score - one.score) * share)
+
+
+def score_at(points: Sequence[Point], trained: int) -> float:
+    """Returns the score after so many trained tokens, along a line between two points."""
+    one, later = next(pair for pair in pairwise(points) if pair[1].trained >= trained)
+    return between(one, later, (trained - one.trained) / (later.trained - one.trained)).score
+
+
+def rows_of(outcomes: Mapping[str, Sequence[Outcome]], target: float) -> list[Row]:
+    """Returns the rows of one task: `outcomes` by method, of the same seeds in the same order.
+
+    Raises `ValueError` for a target that the base model has reached already.
+    """
+    fewest = min(one.points[-1].trained for found in outcomes.values() for one in found)
+    base = [reaching(one.points, target)[0] for one in outcomes[BASELINE]]
+    if not all(point.generated for point in base):
+        raise ValueError("the base model reaches the target without training: choose a higher --target")
+    return [_row(found, base, fewest, target) for found in outcomes.values()]
+
+
+def _row(outcomes: Sequence[Outcome], base: Sequence[Point], fewest: int, target: float) -> Row:
     reached = [reaching(outcome.points, target) for outcome in outcomes]
-    scores, tokens = [outcome.points[-1].score for outcome in outcomes], [point.generated for point, _ in reached]
+    pairs = [(point, other) for (point, _), other in zip(reached, base, strict=True)]
     return Row(
         task=outcomes[0].task,
         method=outcomes[0].method,
         seeds=len(outcomes),
         reached=sum(there for _, there in reached),
-        score=fmean(scores),
-        score_error=_error(scores),
-        generated=fmean(tokens),
-        generated_error=_error(tokens),
-        trained=fmean(point.trained for point, _ in reached),
-        updates=fmean(point.updates for point, _ in reached),
+        score=_mean([outcome.points[-1].score for outcome in outcomes]),
+        score_by_trained=_mean([score_at(outcome.points, fewest) for outcome in outcomes]),
+        generated=fmean(point.generated for point, _ in reached),
+        generated_ratio=_mean([point.generated / other.generated for point, other in pairs]),
+        trained_ratio=_mean([point.trained / other.trained for point, other in pairs]),
+        updates_ratio=_mean([point.updates / other.updates for point, other in pairs]),
     )
 
 
-def compared(rows: Sequence[Row]) -> list[Row]:
-    """Sets the ratios of each task's rows to its baseline."""
-    base = {row.task: row for row in rows if row.method == BASELINE}
-    return [
-        replace(
-            row,
-            generated_ratio=row.generated / base[row.task].generated,
-            trained_ratio=row.trained / base[row.task].trained,
-            updates_ratio=row.updates / base[row.task].updates,
-        )
-        for row in rows
-    ]
-
-
-def _error(values: Sequence[float]) -> float | None:
-    return stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
+def _mean(values: Sequence[float]) -> Mean:
+    return Mean(fmean(values), stdev(values) / len(values) ** 0.5 if len(values) > 1 else None)
 
 
 def table(rows: Sequence[Row]) -> str:
-    names = f"{'generated':>11} {'×':>5} {'trained':>9} {'×':>5} {'updates':>8} {'×':>5}"
-    return "\n".join([f"{'task':<9} {'method':<15} {'score at the end':>17} {names}", *map(_line, rows)])
+    names = ["task", "method", "score at equal generated", "at equal trained", "generated to target", "×"]
+    names += ["trained ×", "updates ×"]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [names, ["---"] * len(names), *map(_cells, rows)])
 
 
-def _line(row: Row) -> str:
-    error = "" if row.score_error is None else f" ± {row.score_error:.3f}"
-    mark = "" if row.reached == row.seeds else "≥"
+def _cells(row: Row) -> tuple[str, ...]:
+    mark = "" if row.reached == row.seeds else "≥ "
     return (
-        f"{row.task:<9} {row.method:<15} {f'{row.score:.3f}{error}':>17} {f'{mark}{row.generated:,.0f}':>11}"
-        f" {row.generated_ratio:>5.2f} {row.trained:>9,.0f} {row.trained_ratio:>5.2f} {row.updates:>8,.0f}"
-        f" {row.updates_ratio:>5.2f}"
+        row.task,
+        row.method,
+        row.score.text(".3f"),
+        row.score_by_trained.text(".3f"),
+        f"{mark}{row.generated:,.0f}",
+        *(one.text(".2f") for one in (row.generated_ratio, row.trained_ratio, row.updates_ratio)),
     )
 
 
@@ -130,20 +165,18 @@ def main() -> int:
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--tokens", type=int, default=Size.tokens)
+    parser.add_argument("--prompts", type=int, default=Size.prompts)
     parser.add_argument("--target", type=float, default=0.5)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     WORK.mkdir(parents=True, exist_ok=True)
-    size = Size(tokens=arguments.tokens, apart=arguments.tokens // 10)
+    size = Size(tokens=arguments.tokens, apart=arguments.tokens // 10, prompts=arguments.prompts)
     methods = [BASELINE, *(name for name in arguments.methods if name != BASELINE)]
-    rows = compared(
-        [
-            row_of([outcome_of(task, method, seed, size) for seed in arguments.seeds], arguments.target)
-            for task in arguments.tasks
-            for method in methods
-        ]
-    )
+    rows = []
+    for task in arguments.tasks:
+        found = {method: [outcome_of(task, method, seed, size) for seed in arguments.seeds] for method in methods}
+        rows += rows_of(found, arguments.target)
     print(table(rows))
     return conclude(rows, {}, as_json=arguments.json)
 

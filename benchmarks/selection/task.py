@@ -52,6 +52,8 @@ class Task:
     dataset: str
     levels: tuple[Level, ...]
     max_new_tokens: int
+    warmup_steps: int
+    """Steps in which the base model is made: it is to find right answers now and then at the levels that count."""
 
     def items(self, count: int, seed: int) -> list[Item]:
         """Returns `count` prompts, the levels in turns."""
@@ -82,6 +84,7 @@ TASKS = {
             *(_sorting(f"hopeless ({numbers} numbers)", numbers, counts=False) for numbers in (9, 10)),
         ),
         max_new_tokens=12,
+        warmup_steps=400,
     ),
     "spelling": Task(
         "spell_backward",
@@ -90,6 +93,7 @@ TASKS = {
             _spelling("hopeless (10 to 12 letters)", 10, 12, counts=False),
         ),
         max_new_tokens=6,
+        warmup_steps=1600,
     ),
 }
 
@@ -99,14 +103,19 @@ def config_of(task: Task, work: Path) -> Config:
     return Config.model_validate(
         {
             "run": {"name": "selection", "dir": work},
-            "model": {"max_prompt_tokens": 96, "max_new_tokens": task.max_new_tokens},
+            "model": {
+                "max_prompt_tokens": 96,
+                "max_new_tokens": task.max_new_tokens,
+                "init": {"warmup_steps": task.warmup_steps},
+            },
         }
     )
 
 
 def base_model(name: str, work: Path) -> Path:
     """Returns the folder of the task's base model, and makes it if need be."""
-    folder, task = work / f"base-{name}", TASKS[name]
+    task = TASKS[name]
+    folder = work / f"base-{name}-{task.warmup_steps}"
     if not folder.is_dir():
         config = config_of(task, work)
         items = task.items(config.model.init.warmup_prompts, WARMUP_SEED_OFFSET)

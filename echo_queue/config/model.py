@@ -402,8 +402,8 @@ class Learner(Section):
     loss: str = ""
     """A loss of your own instead of `correction`: `module:function` (docs/learning.md)."""
     guard: Literal["off", "warn", "act"] = "warn"
-    """Warns when too little of the data counts any more, before learning breaks (docs/learning.md). `act` also takes
-    smaller steps on stale data, and lets less of it be made while it warns. S stays as it is."""
+    """Warns when the policy has moved too far away from the data, before learning breaks (docs/learning.md). `act` also
+    takes smaller steps on stale data, or none, and lets less of it be made while it warns. S stays as it is."""
     kl: float = Field(default=0.0, ge=0)
     """Weight of the KL term to the base model. 0 keeps no reference model in memory."""
     freeze_router: bool = False

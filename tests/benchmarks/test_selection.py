@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from benchmarks.selection.__main__ import Outcome, compared, reaching, row_of, table
+from benchmarks.selection.__main__ import Mean, Outcome, reaching, rows_of, score_at, table
 from benchmarks.selection.task import TASKS
 from benchmarks.selection.trial import METHODS, Backlog, Point
 from echo_queue.queue.curriculum import UNSEEN
@@ -15,15 +15,37 @@ def curve(*scores: float, tokens: int = 100) -> tuple[Point, ...]:
 
 
 def test_one_lucky_point_does_not_reach_the_target() -> None:
-    assert reaching(curve(0.1, 0.7, 0.1, 0.5, 0.6, 0.9), 0.5) == (Point(400, 200, 4, 0.6), True)
+    point, there = reaching(curve(0.1, 0.7, 0.1, 0.5, 0.6, 0.9), 0.5)
+    assert there and (point.generated, point.trained, point.updates) == (380, 190, 4)
+    assert point.score == pytest.approx(0.5)
     assert reaching(curve(0.1, 0.2), 0.5) == (Point(100, 50, 1, 0.2), False)
+    assert reaching(curve(0.6, 0.8), 0.5) == (Point(0, 0, 0, 0.6), True)
+
+
+def test_a_score_at_equal_trained_tokens_lies_on_the_line_between_two_points() -> None:
+    assert score_at(curve(0.0, 0.4, 0.8), 75) == pytest.approx(0.6)
+    assert score_at(curve(0.0, 0.4, 0.8), 100) == pytest.approx(0.8)
 
 
 def test_ratios_are_to_oldest_first_and_what_was_not_reached_is_marked() -> None:
     trials = {"oldest first": curve(0.0, 0.4, 0.6, 0.8), "refill": curve(0.0, 0.6, 0.8), "DoPR": curve(0.0, 0.1)}
-    rows = compared([row_of([Outcome("sorting", name, 0, points, 1.0)], 0.5) for name, points in trials.items()])
-    assert [(row.reached, row.generated_ratio) for row in rows] == [(1, 1.0), (1, 1.0), (0, 0.5)]
-    assert "≥100" in table(rows) and "≥200" not in table(rows)
+    rows = rows_of({name: [Outcome("sorting", name, 0, points, 1.0)] for name, points in trials.items()}, 0.5)
+    assert [row.reached for row in rows] == [1, 1, 0]
+    assert [round(row.generated_ratio.value, 2) for row in rows] == [1.0, 0.75, 0.5]
+    assert [round(row.score_by_trained.value, 2) for row in rows] == [0.4, 0.6, 0.1]
+    assert "≥ 100" in table(rows) and "≥ 200" not in table(rows)
+
+
+def test_a_target_that_the_base_model_reaches_is_refused() -> None:
+    with pytest.raises(ValueError, match="choose a higher --target"):
+        rows_of({"oldest first": [Outcome("sorting", "oldest first", 0, curve(0.6, 0.8), 1.0)]}, 0.5)
+
+
+def test_ratios_are_of_the_same_seed() -> None:
+    base = [Outcome("sorting", "oldest first", seed, curve(0.0, 1.0, tokens=100 * seed), 1.0) for seed in (1, 2)]
+    half = [Outcome("sorting", "refill", seed, curve(0.0, 1.0, tokens=50 * seed), 1.0) for seed in (1, 2)]
+    _, row = rows_of({"oldest first": base, "refill": half}, 0.5)
+    assert row.generated_ratio == Mean(0.5, 0.0)
 
 
 @pytest.mark.parametrize("method", ["oldest first", "MoPPS"])

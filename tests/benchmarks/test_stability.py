@@ -1,15 +1,28 @@
 from pathlib import Path
 
-from benchmarks.stability import COLLAPSED_FOR, EVALUATE_EVERY, FRESH, Run, Setting, cells_of, sweep, targets
-from learner.diagnostics.guard import LEAST_ESS, MEMORY
+import orjson
+
+from benchmarks.stability import COLLAPSED_FOR, EVALUATE_EVERY, FRESH, Run, Setting, cells_of, stored, sweep, targets
+from learner.diagnostics.guard import MEMORY, MOST_KL
 
 SETTING = Setting("dppo", "copy", 2, 1, 0, 4, 3e-3, "warn")
 
 
-def run_of(rewards: list[float], ess: float = 1.0, setting: Setting = SETTING) -> Run:
+def run_of(rewards: list[float], kl: float = 0.0, setting: Setting = SETTING) -> Run:
     updates = len(rewards) * EVALUATE_EVERY
     flat = (0.0,) * updates
-    return Run(setting, tuple(rewards), (ess,) * updates, flat, flat, flat, flat)
+    return Run(
+        setting,
+        tuple(rewards),
+        ess_tokens=(1.0,) * updates,
+        ess_samples=flat,
+        second_moments=flat,
+        grad_norms=flat,
+        entropies=flat,
+        kl_behaviours=(kl,) * updates,
+        clip_fractions=flat,
+        training_rewards=flat,
+    )
 
 
 def test_a_run_collapses_once_it_is_below_half_of_its_best_for_twenty_updates() -> None:
@@ -24,7 +37,7 @@ def test_a_run_collapses_once_it_is_below_half_of_its_best_for_twenty_updates() 
 def test_an_alarm_ten_updates_before_a_collapse_is_in_time() -> None:
     rewards = [0.8] * 6 + [0.1] * 6
     assert not run_of(rewards).warned_in_time
-    warned = run_of(rewards, ess=LEAST_ESS / 2)
+    warned = run_of(rewards, kl=2 * MOST_KL)
     assert warned.alarms[0] == MEMORY <= warned.collapsed_at - 10 and warned.warned_in_time  # type: ignore[operator]
 
 
@@ -61,5 +74,9 @@ def test_an_interrupted_sweep_goes_on(tmp_path: Path) -> None:
     both = sweep([SETTING, later], path)
     assert both[0] == first[0] and path.read_bytes().startswith(written)
     assert sweep([later, SETTING], path) == both[::-1]
+    older = orjson.loads(written)
+    del older["kl_behaviours"]
+    path.write_bytes(orjson.dumps(older))
+    assert stored(path) == {}, "a run without a figure that is needed today is made again"
     fresh, *_, late = first[0].ess_tokens
     assert fresh > 1 - 1e-6 > late, "what the first update trains is fresh, and later data is two updates old"

@@ -107,11 +107,13 @@ class SimulatedWorker(threading.Thread):
         generation_s: float = 0.0,
         vocabulary: int = VOCABULARY,
         longest: int = 5,
+        *,
+        logprob: float = -3.0,
     ) -> None:
         super().__init__(name=name, daemon=True)
         self._queue = Clients.connected_as(config, "worker")
         self._generation_s = generation_s
-        self._vocabulary, self._longest = vocabulary, longest
+        self._vocabulary, self._longest, self._logprob = vocabulary, longest, logprob
         self._closed = threading.Event()
 
     def run(self) -> None:
@@ -139,7 +141,7 @@ class SimulatedWorker(threading.Thread):
         samples = tuple(
             Sample(
                 tokens := draw.integers(0, self._vocabulary, draw.integers(1, self._longest + 1)).astype(np.int32),
-                np.full(len(tokens), -3.0, np.float32),
+                np.full(len(tokens), self._logprob, np.float32),
                 (Span(0, version.number),),
                 float(reward),
                 "stop",

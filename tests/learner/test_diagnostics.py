@@ -1,12 +1,14 @@
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+import torch
 
 from echo_queue.config import Learner
+from echo_queue.records import Group
 from echo_queue.reporting.metrics import UpdateMetrics
-from learner.diagnostics.guard import LEAST_ESS, MEMORY, Guard, step_scale, widest_window
+from learner.diagnostics.guard import MEMORY, MOST_KL, NO_STEP, Guard, step_scale, too_far, widest_window
 from learner.diagnostics.ratios import RatioFigures, TokenRatios, effective_share, ratio_figures
 from learner.model.loading import prepare as for_scorer
 from learner.model.policy import Policy
@@ -36,17 +38,47 @@ def test_figures_of_ratios_by_hand() -> None:
     assert found.by_lag[1][1][1] == pytest.approx(1.0)
 
 
-def learned(**settings: object) -> UpdateResult:
-    """Trains groups whose behaviour log-probabilities are far from the model's."""
+NEAR, FAR = -5.0, -9.0
+"""Behaviour log-probabilities of all tokens; the model's are around -4."""
+
+
+def drawn_with(logprob: float) -> list[Group]:
+    """Returns two groups whose tokens all had this log-probability when they were drawn."""
+    return [
+        replace(item, samples=tuple(replace(one, logprobs=np.full_like(one.logprobs, logprob)) for one in item.samples))
+        for item in (group(0), group(1))
+    ]
+
+
+def learned(logprob: float = NEAR, **settings: object) -> UpdateResult:
     chosen = Learner.model_validate({"lr": 1e-2, **settings})
-    return learn(Policy(for_scorer(tiny_model()), chosen), [group(0), group(1)], 3, chosen, 1.0)
+    return learn(Policy(for_scorer(tiny_model()), chosen), drawn_with(logprob), 3, chosen, 1.0)
 
 
 def test_a_guard_that_acts_takes_smaller_steps_on_stale_data() -> None:
-    warned, acted, off = (learned(guard=word) for word in ("warn", "act", "off"))
-    assert warned.ratios.ess_tokens < 0.9
+    warned, acted, off = (learned(NEAR, guard=word) for word in ("warn", "act", "off"))
+    assert warned.ratios.ess_tokens < 0.9 and NO_STEP / 2 < warned.ratios.second_moment < NO_STEP
     assert warned.lr == off.lr == 1e-2
-    assert acted.lr == pytest.approx(1e-2 * math.sqrt(warned.ratios.ess_tokens))
+    assert 0 < acted.lr == pytest.approx(1e-2 * step_scale(warned.ratios))
+
+
+@pytest.mark.parametrize(
+    ("moved", "scale"),
+    [(0.0, 0.5), (NO_STEP / 2, 0.5), (NO_STEP * 3 / 4, 0.25), (NO_STEP, 0.0), (9 * NO_STEP, 0.0)],
+)
+def test_steps_shrink_with_the_effective_sample_size_and_end_where_the_policy_has_left_the_data(
+    moved: float, scale: float
+) -> None:
+    assert step_scale(RatioFigures(ess_tokens=0.25, second_moment=moved)) == pytest.approx(scale)
+
+
+def test_a_guard_that_acts_leaves_the_weights_as_they_are_where_the_data_is_too_far_off() -> None:
+    chosen = Learner.model_validate({"lr": 1e-2, "guard": "act"})
+    policy = Policy(for_scorer(tiny_model()), chosen)
+    before = {name: weight.clone() for name, weight in policy.snapshot().items()}
+    result = learn(policy, drawn_with(FAR), 3, chosen, 1.0)
+    assert result.ratios.second_moment > NO_STEP and result.lr == 0.0
+    assert all(torch.equal(weight, before[name]) for name, weight in policy.snapshot().items())
 
 
 def test_lags_count_from_the_version_that_is_trained() -> None:
@@ -55,25 +87,53 @@ def test_lags_count_from_the_version_that_is_trained() -> None:
 
 def test_fresh_data_raises_no_alarm_and_takes_whole_steps() -> None:
     watchful = Guard("act", 5.0)
-    assert not any(watchful.look(RatioFigures()) for _ in range(3 * MEMORY))
+    assert not any(watchful.look(0.0) for _ in range(3 * MEMORY))
     assert watchful.widest == 5.0
     assert step_scale(RatioFigures()) == 1.0
 
 
-def test_an_alarm_needs_a_mean_of_ten_updates() -> None:
-    little, much = RatioFigures(ess_tokens=LEAST_ESS / 2), RatioFigures(ess_tokens=1.0)
+@pytest.mark.parametrize(
+    ("distances", "alarm"),
+    [
+        ([], False),
+        ([2 * MOST_KL] * (MEMORY - 1), False),
+        ([2 * MOST_KL] * MEMORY, True),
+        ([MOST_KL] * MEMORY, False),
+        ([1.01 * MOST_KL] * MEMORY, True),
+        ([0.0] * (MEMORY - 1) + [9 * MOST_KL], False),
+        ([0.0] * (MEMORY - 1) + [11 * MOST_KL], True),
+        ([-MOST_KL] * MEMORY, False),
+    ],
+)
+def test_an_alarm_needs_ten_updates_that_are_too_far_from_their_data_on_average(
+    distances: list[float], alarm: bool
+) -> None:
+    assert too_far(distances) is alarm
     watchful = Guard("warn", 5.0)
-    told = [watchful.look(little) for _ in range(MEMORY)]
-    assert not any(told[:-1]) and "only 8% of the last 10" in told[-1]
-    assert not watchful.look(much), "one good update is enough to lift this mean"
+    told = [watchful.look(one) for one in distances]
+    assert bool(told and told[-1]) is alarm and not any(told[:-1])
+
+
+def test_an_alarm_says_what_is_wrong_and_what_helps() -> None:
+    [*_, told] = map(Guard("warn", 5.0).look, [3.0] * MEMORY)
+    assert "moved 3.0 nats per token away from the last 10 updates' data" in told
+    assert "lower learner.lr or staleness.s" in told and "dppo" in told
+
+
+def test_an_alarm_ends_with_its_cause_and_a_learner_that_starts_again_waits_for_ten_updates() -> None:
+    watchful = Guard("warn", 5.0)
+    assert [watchful.look(1.2 * MOST_KL) for _ in range(MEMORY)][-1]
+    assert watchful.look(0.0) and not watchful.look(0.0), "the mean of ten is below the limit with the second"
     assert watchful.widest == 5.0, "a guard that warns leaves the window alone"
-    assert not any(Guard("off", 5.0).look(little) for _ in range(2 * MEMORY))
+    again = Guard("warn", 5.0)
+    assert not any(again.look(9.0) for _ in range(MEMORY - 1)) and again.look(9.0)
+    assert not any(Guard("off", 5.0).look(9.0) for _ in range(2 * MEMORY))
 
 
 def test_a_guard_that_acts_narrows_the_window_with_each_alarm() -> None:
     watchful = Guard("act", 9.0)
     for _ in range(MEMORY + 1):
-        watchful.look(RatioFigures(ess_tokens=0.01))
+        watchful.look(2 * MOST_KL)
     assert watchful.widest == 9.0 / 4
 
 

@@ -14,6 +14,7 @@ from echo_queue.queue import Chunk, PromptSet
 from echo_queue.records import PromptShard, Published, Version
 from echo_queue.reporting import metrics
 from learner import leader
+from learner.diagnostics.guard import MEMORY
 from learner.leader import export
 from learner.ranks.team import Team
 from learner.recovery import checkpoint
@@ -177,6 +178,24 @@ def test_bfloat16_runs_end_too(harness: LearnerHarness) -> None:
     lines = metrics.read(config.run.dir / "metrics.jsonl")
     assert {line.old_exact_fraction for line in lines} == {1.0}, "one process made all versions"
     assert AutoModelForCausalLM.from_pretrained(config.run.dir / "model").dtype == torch.bfloat16
+
+
+@pytest.mark.slow
+def test_a_guard_that_acts_says_so_takes_no_steps_and_begins_anew_with_a_restart(harness: LearnerHarness) -> None:
+    config = harness.config(learner={"guard": "act", "batch_groups": 2})
+    harness.submit(config, 2 * MEMORY + 2)
+    harness.work(config, logprob=-0.1)
+    train(config, threading.Event())
+    harness.submit(config, 2 * MEMORY + 2, name="more")
+    train(config, threading.Event())
+
+    lines = metrics.read(config.run.dir / "metrics.jsonl")
+    assert [line.version for line in lines if line.alarm] == [MEMORY, MEMORY + 1, 2 * MEMORY + 1, 2 * MEMORY + 2]
+    assert "lower learner.lr or staleness.s" in lines[-1].alarm
+    assert {line.lr for line in lines} == {0.0}, "the tokens are much likelier for the worker than for the learner"
+    model = AutoModelForCausalLM.from_pretrained(config.run.dir / "model")
+    base = AutoModelForCausalLM.from_pretrained(config.base_model).state_dict()
+    assert all(torch.equal(weight, base[name]) for name, weight in model.state_dict().items())
 
 
 @pytest.mark.slow
