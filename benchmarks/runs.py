@@ -10,13 +10,19 @@ from echo_queue.config import Config
 
 QUICK_START = Path("configs/quickstart.toml")
 RUN_DEADLINE_S = 600.0
+ECHO_QUEUE = ("-m", "echo_queue.cli")
 
 
-def quick_start(command: str, directory: Path, settings: Mapping[str, object]) -> None:
-    """Runs `echo-queue COMMAND` on the quick start with `settings` (SECTION__KEY); `directory` names the run."""
+def quick_start(
+    command: str, directory: Path, settings: Mapping[str, object], program: Sequence[str] = ECHO_QUEUE
+) -> None:
+    """Runs `echo-queue COMMAND` on the quick start with `settings` (SECTION__KEY); `directory` names the run.
+
+    `program`: what Python is given instead of the command `echo-queue`.
+    """
     values = {"RUN__NAME": directory.name, "RUN__DIR": directory, **settings}
     subprocess.run(
-        [sys.executable, "-m", "echo_queue.cli", command, str(QUICK_START)],
+        [sys.executable, *program, command, str(QUICK_START)],
         env=os.environ | {f"ECHO_QUEUE_{key}": str(value) for key, value in values.items()},
         check=True,
         stdout=subprocess.DEVNULL,

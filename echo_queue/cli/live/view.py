@@ -12,6 +12,7 @@ from typing import get_args
 
 from rich.box import ROUNDED
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -74,14 +75,14 @@ def draw(picture: RunView) -> RenderableType:
     if picture.status and picture.status.workers:
         parts.append(_workers(picture.status.workers))
         parts.append(_weights(picture.status.workers, picture.recent.t_bcast_s))
-        parts += [Text(f" {sentence}", style="dim") for sentence in _pools(picture.status.workers)]
+        parts += [_sentence(sentence, "dim") for sentence in _pools(picture.status.workers)]
     parts += [_roles(picture.roles)] if picture.roles else []
     if picture.trouble:
-        parts.append(Text(f" {picture.trouble}", style="yellow"))
-    parts += [Text(f" {sentence}", style="dim") for sentence in _gone(picture.status) + _continued(picture.status)]
-    parts += [Text(f" held up: {sentence}", style="yellow") for sentence in picture.held_up]
-    parts += [Text(f" {warning(picture.summary)}", style="yellow")] if warning(picture.summary) else []
-    parts += [Text(f" {sentence}", style="red") for sentence in _losses(picture)]
+        parts.append(_sentence(picture.trouble, "yellow"))
+    parts += [_sentence(sentence, "dim") for sentence in _gone(picture.status) + _continued(picture.status)]
+    parts += [_sentence(f"held up: {sentence}", "yellow") for sentence in picture.held_up]
+    parts += [_sentence(warning(picture.summary), "yellow")] if warning(picture.summary) else []
+    parts += [_sentence(sentence, "red") for sentence in _losses(picture)]
     if picture.redis_cli:
         parts.append(Text.assemble((" look yourself:\n ", "dim"), (_to_copy(picture.redis_cli), "cyan")))
     return Group(*parts)
@@ -338,6 +339,11 @@ def _sources(workers: Sequence[WorkerStatus]) -> list[str]:
     beats = [worker.heartbeat for worker in workers if worker.heartbeat is not None]
     store, peers = sum(heartbeat.store_bytes for heartbeat in beats), sum(heartbeat.peer_bytes for heartbeat in beats)
     return [f"weights {short(store)}B from the store, {short(peers)}B from peers"] if store + peers else []
+
+
+def _sentence(text: str, style: str) -> RenderableType:
+    """Draws a sentence, whose further lines begin below its first word."""
+    return Padding(Text(text, style=style), (0, 0, 0, 1))
 
 
 def _roles(roles: Sequence[RoleState]) -> Text:
