@@ -134,7 +134,7 @@ class GroupCompleter(threading.Thread):
     def _score(self, ended: EndedSample) -> Group | None:
         """Scores the sample; returns its group if that is whole now. An error costs the task an attempt."""
         assignment = ended.assignment
-        if not self._held.holds(assignment.id):
+        if not self._held.holds(assignment.task):
             return None
         try:
             if self._scorer.interactive:
@@ -182,7 +182,7 @@ class GroupCompleter(threading.Thread):
 
     def _send(self, scored: Sequence[ScoredGroup]) -> None:
         outcomes = self._queue.complete(self._worker, [one.group for one in scored])
-        self._held.drop([one.group.task for one in scored])
+        self._held.drop([one.assignment.task for one in scored])
         self.accepted += outcomes.count(Outcome.accepted)
         for (group, assignment), outcome in zip(scored, outcomes, strict=True):
             if outcome is Outcome.accepted:
@@ -202,7 +202,7 @@ class GroupCompleter(threading.Thread):
         A task that was handed back meanwhile loses no attempt: its environment may have failed only because it was
         ended together with the worker.
         """
-        if not self._held.drop([assignment.id]):
+        if not self._held.drop([assignment.task]):
             return
         self._queue.fail(self._worker, assignment.id, reason)
         last = reason.strip().splitlines()[-1]

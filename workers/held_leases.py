@@ -2,6 +2,8 @@
 
 - A task is held from its lease until it is completed, failed, handed back or lost. Its samples are useless after that.
 - The rollout loop checks which tasks are still held, and takes all others out of the engine.
+- A lease is named by its `Task`, since a task that is leased anew lies at another entry. So the answer to a call about
+  an earlier lease, such as that its group came too late, never ends a newer lease of the same task.
 """
 
 import threading
@@ -19,55 +21,61 @@ class HeldLeases:
 
     def __init__(self) -> None:
         self.turn = threading.Lock()
-        self._versions: dict[str, int] = {}
-        self._partials: Sequence[PartialGroup] = ()
+        self._leases: dict[str, tuple[Task, int]] = {}
+        self._partials: Sequence[tuple[Task, PartialGroup]] = ()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._versions)
+        return len(self._leases)
 
     def add(self, tasks: Iterable[Task], version: int) -> None:
         """Holds tasks that were leased; weights of `version` will begin them."""
         with self._lock:
-            self._versions.update((task.id, version) for task in tasks)
+            self._leases.update((task.id, (task, version)) for task in tasks)
 
-    def set_version(self, task: str, version: int) -> None:
+    def set_version(self, task: Task, version: int) -> None:
         """Notes that the oldest token of `task` is of `version`."""
         with self._lock:
-            if task in self._versions:
-                self._versions[task] = version
+            if self.holds(task):
+                self._leases[task.id] = (task, version)
 
-    def versions(self) -> dict[str, int]:
-        """Maps task ids to the version of the oldest token, or of the weights that will begin the task."""
+    def versions(self) -> list[tuple[Task, int]]:
+        """Returns the tasks, each with the version of its oldest token, or of the weights that will begin it."""
         with self._lock:
-            return dict(self._versions)
+            return list(self._leases.values())
 
-    def ids(self) -> list[str]:
-        return sorted(self.versions())
+    def tasks(self) -> list[Task]:
+        """Returns the tasks by id."""
+        return sorted((task for task, _ in self.versions()), key=lambda task: task.id)
 
-    def holds(self, task: str) -> bool:
-        """Returns whether this worker still holds the task."""
-        return task in self._versions
+    def holds(self, task: Task) -> bool:
+        """Returns whether this worker still holds this lease of the task."""
+        lease = self._leases.get(task.id)
+        return lease is not None and lease[0] == task
 
     def hand_back(self, release: Callable[[list[str]], object]) -> list[str]:
         """Hands all tasks back by calling `release`, with no renewal in between. Returns their ids."""
         with self.turn:
-            held = self.ids()
+            held = self.tasks()
+            ids = [task.id for task in held]
             if held:
-                release(held)
+                release(ids)
                 self.drop(held)
+            return ids
+
+    def drop(self, tasks: Collection[Task]) -> list[str]:
+        """Drops leases that were completed, failed, handed back or lost. Returns the ids of those held until now."""
+        with self._lock:
+            held = [task.id for task in tasks if self.holds(task)]
+            for task in held:
+                del self._leases[task]
             return held
 
-    def drop(self, tasks: Collection[str]) -> list[str]:
-        """Drops tasks that were completed, failed, handed back or lost. Returns those that were held until now."""
-        with self._lock:
-            return [task for task in tasks if self._versions.pop(task, None) is not None]
-
-    def note_partials(self, partials: Sequence[PartialGroup]) -> None:
-        """Notes the newest partial rollouts; they replace those noted before."""
+    def note_partials(self, partials: Sequence[tuple[Task, PartialGroup]]) -> None:
+        """Notes the newest partial rollouts, each with its task; they replace those noted before."""
         self._partials = partials
 
-    def take_partials(self) -> list[PartialGroup]:
+    def take_partials(self) -> list[tuple[Task, PartialGroup]]:
         """Returns the partial rollouts noted since the last call, of tasks that are still held."""
         partials, self._partials = self._partials, ()
-        return [one for one in partials if self.holds(one.task)]
+        return [(task, partial) for task, partial in partials if self.holds(task)]

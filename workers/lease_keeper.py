@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from echo_queue import __version__
 from echo_queue.queue import Heartbeat, WorkerOrder, WorkerQueue
 from echo_queue.queue.generation_times import GenerationTimes
 from echo_queue.queue.types import Departure
-from echo_queue.records import Published, Version
+from echo_queue.records import Published, Task, Version
 from workers.engines import Engine
 from workers.held_leases import HeldLeases
 
@@ -167,7 +167,9 @@ class LeaseKeeper(threading.Thread):
 
     def _renew(self) -> None:
         with self._held.turn:
-            self._drop(self._queue.renew(self._worker, self._held.versions()))
+            held = self._held.versions()
+            lost = self._queue.renew(self._worker, {task.id: version for task, version in held})
+            self._drop([task for task, _ in held], lost)
         if self._storing.acquire(blocking=False):  # else the main thread stores them
             try:
                 self._store()
@@ -175,11 +177,13 @@ class LeaseKeeper(threading.Thread):
                 self._storing.release()
 
     def _store(self) -> None:
-        if partials := self._held.take_partials():  # of what is still held: nobody would remove an object of the others
-            self._drop(self._queue.progress(self._worker, partials))
+        if noted := self._held.take_partials():  # of what is still held: nobody would remove an object of the others
+            lost = self._queue.progress(self._worker, [partial for _, partial in noted])
+            self._drop([task for task, _ in noted], lost)
 
-    def _drop(self, lost: list[str]) -> None:
-        if still_held := self._held.drop(lost):  # other threads may have finished some meanwhile
+    def _drop(self, asked: Sequence[Task], lost: Collection[str]) -> None:
+        """Drops the tasks that were asked about and are lost; other threads may have finished some meanwhile."""
+        if still_held := self._held.drop([task for task in asked if task.id in lost]):
             log.info("lost %d tasks: cancelled or taken over (%s)", len(still_held), ", ".join(still_held))
 
     def _heartbeat(self, serving: Serving) -> Heartbeat:

@@ -152,7 +152,7 @@ class TaskLeaser(threading.Thread):
         except (BadShard, PromptError) as error:
             log.warning("task %s failed, attempt %d: %s", task.id, task.attempt + 1, error)
             self._queue.fail(self._worker, task.id, str(error))
-            self._held.drop([task.id])
+            self._held.drop([task])
             return None
         config, partials = self._config, lease.partials.get(task.id)
         samples = partials.samples if partials else [NOTHING] * config.rollout.group_size

@@ -147,8 +147,9 @@ class RolloutLoop:
             if needed is not None and self._engine.version < needed:
                 return
             for assignment in self._pending.pop(0).assignments:
-                if self._held.holds(assignment.id):
+                if self._held.holds(assignment.task):
                     self._engine.abort([assignment.id])  # it may have been lost and leased again
+                    self._scoring.pop(assignment.id, None)
                     self._generating[assignment.id] = assignment
                     self._add(assignment)
 
@@ -163,7 +164,7 @@ class RolloutLoop:
         """Adds the samples that have not ended to the engine, and submits those that have."""
         version = self._engine.version
         assignment.begun_s = time.monotonic()
-        self._held.set_version(assignment.id, assignment.oldest(version.number))
+        self._held.set_version(assignment.task, assignment.oldest(version.number))
         if requests := assignment.requests():
             assignment.lineage = version.lineage
             self._engine.add(requests)
@@ -193,7 +194,7 @@ class RolloutLoop:
     def _drop_lost(self) -> None:
         """Drops groups that this worker holds no longer: completed, failed, cancelled, or taken over by another."""
         for assignments in (self._generating, self._scoring):
-            for task in [task for task in assignments if not self._held.holds(task)]:
+            for task in [task for task, one in assignments.items() if not self._held.holds(one.task)]:
                 self._engine.abort([task])
                 del assignments[task]
 
@@ -204,7 +205,7 @@ class RolloutLoop:
         grown = [one for one in begun if self._noted_s - one.begun_s >= grown_s]
         for key, partial_sample in self._engine.partials([one.id for one in grown]).items():
             self._generating[key.task].samples[key.sample] = partial_sample
-        self._held.note_partials([one.partials() for one in grown if one.begun])
+        self._held.note_partials([(one.task, one.partials()) for one in grown if one.begun])
 
     def _leave(self) -> None:
         """Graceful exit: finishes scoring, stores partials, and hands back the remaining tasks."""

@@ -138,6 +138,6 @@ class WaitingWorker:
 
     def _generate(self, task: Task) -> None:
         self._loops.sleep(self._load.generation_s * random.uniform(0.5, 1.5))
-        if self._held.drop([task.id]):
+        if self._held.drop([task]):
             self._complete(self._name, self._serving, task)
         self._leaser.wake.set()

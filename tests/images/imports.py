@@ -8,9 +8,12 @@ from pathlib import Path
 
 import echo_queue
 
-OF_EXTRAS = ("reporting/plots.py", "reporting/tensorboard.py", "weights/")
-"""Modules that need the extras `learner` or `plan`, and `tensorboard`; and a folder, a part of which needs `torch`. The
-commands that list and verify weights import the rest of it."""
+OF_EXTRAS = (
+    *("reporting/plots.py", "reporting/tensorboard.py", "weights/"),
+    *("launch/fork_server/model_roles.py", "launch/fork_server/program.py"),
+)
+"""Modules that need the extras `learner` or `plan`, `tensorboard`, and `torch`; and a folder, a part of which needs
+`torch`. The commands that list and verify weights import the rest of it."""
 
 
 def own_modules(folder: Path) -> list[str]:

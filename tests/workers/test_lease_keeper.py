@@ -2,8 +2,10 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -51,10 +53,50 @@ def test_a_task_that_nobody_wants_any_more_is_dropped(harness: Begin, folder: Pa
     lease_keeper = heart_of(run, folder, queue, held)
     lease_keeper.start()
     run.queue.bury(tasks[0].id, "not wanted")
-    run.until(lambda: held.ids() == [tasks[1].id], "the first task's loss")
-    assert not held.holds(tasks[0].id) and held.holds(tasks[1].id)
+    run.until(lambda: held.tasks() == [tasks[1]], "the first task's loss")
+    assert not held.holds(tasks[0]) and held.holds(tasks[1])
     lease_keeper.check()
     lease_keeper.close()
+
+
+class Between:
+    """The client of a worker, which calls `act` once, between the server's answer to `move` and its return."""
+
+    def __init__(self, queue: Clients, move: str, act: Callable[[], None]) -> None:
+        self._queue, self._move, self._act = queue, move, act
+        self.acted = threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return self._call if name == self._move else getattr(self._queue, name)
+
+    def _call(self, *words: Any) -> Any:
+        answer = getattr(self._queue, self._move)(*words)
+        if not self.acted.is_set():
+            self._act()
+            self.acted.set()
+        return answer
+
+
+def test_the_answer_about_an_earlier_lease_ends_no_newer_one_of_the_same_task(harness: Begin, folder: Path) -> None:
+    run = harness(staleness={"s": 0}, telemetry={"heartbeat_s": 0.1})
+    run.begin(["1"], tensors_of(folder))
+    queue, held = Clients.connected_as(run.config, "worker"), HeldLeases()
+    first = queue.lease("w1", BASE, 1).tasks
+    held.add(first, 0)
+    run.queue.advance(run.lineage, 1, 0, 1.0)  # cancels what is in flight
+
+    def lease_anew() -> None:
+        held.add(queue.lease("w1", Version(run.lineage, 1), 1).tasks, 1)
+
+    between = Between(queue, "renew", lease_anew)
+    lease_keeper = heart_of(run, folder, cast(Clients, between), held)
+    lease_keeper.start()
+    assert between.acted.wait(60.0)
+    lease_keeper.close()
+    lease_keeper.check()
+    (again,) = held.tasks()
+    assert again.id == first[0].id and again.entry != first[0].entry
+    assert not held.holds(first[0])
 
 
 def test_a_lease_lasts_as_long_as_the_heart_beats(harness: Begin, folder: Path) -> None:
@@ -84,7 +126,8 @@ def test_partials_that_were_noted_are_stored_for_the_next_worker(harness: Begin,
     held.add([task], 0)
     lease_keeper = heart_of(run, folder, queue, held)
     lease_keeper.start()
-    held.note_partials([begun(task.id, run.lineage, 2), begun("p/0/7", 1, 2)])
+    other = replace(task, id="p/0/7")
+    held.note_partials([(one, begun(one.id, run.lineage, 2)) for one in (task, other)])
     run.until(
         lambda: run.queue.client.hlen(run.queue.keys.partials) == 1, "the partial rollout of the task that is held"
     )
@@ -121,10 +164,10 @@ def test_what_a_leaving_worker_stores_is_not_replaced_by_an_older_call_that_is_u
     lease_keeper = heart_of(run, folder, queue, held)
     slow = SlowCall()
     monkeypatch.setattr(failpoints, "observer", slow)
-    held.note_partials([begun(task.id, run.lineage, 2)])
+    held.note_partials([(task, begun(task.id, run.lineage, 2))])
     lease_keeper.start()
     assert slow.begun.wait(60.0)
-    held.note_partials([begun(task.id, run.lineage, 9)])
+    held.note_partials([(task, begun(task.id, run.lineage, 9))])
     lease_keeper.store_partials()
     lease_keeper.hand_back()
     lease_keeper.close()

@@ -22,6 +22,7 @@ from tests.workers.worker_harness import WorkerHarness, assert_generated_by, gen
 from workers import engines
 from workers.assignment import seed_of
 from workers.engines import Engine
+from workers.held_leases import HeldLeases
 from workers.leaser import weights_needed
 from workers.rollout_loop import most_groups
 
@@ -52,6 +53,56 @@ def test_every_prompt_becomes_a_scored_group_with_the_models_own_logprobs(harnes
     assert (pool.name, pool.workers, pool.machines) == ("spot", 1, 1) and pool.generation.p50_s
     run.queue.finish(run.lineage)
     run.until(lambda: run.status().counts.get("left_finished") == 1, "the worker's departure")
+
+
+class LateAnswer:
+    """Advances the learner before the first completion, whose answer then comes after the task's next lease."""
+
+    def __init__(self, advance: Callable[[], object]) -> None:
+        self._advance, self._leases = advance, 0
+        self._first, self._again = True, threading.Event()
+
+    def before(self, step: str, about: object) -> None:
+        if step == "complete" and self._first:
+            self._advance()
+
+    def after(self, step: str, about: object, answer: object) -> None:
+        if step == "complete" and self._first:
+            self._first = False
+            assert self._again.wait(60.0), "the task is leased again"
+
+    def replaced_add(self) -> Callable[[HeldLeases, Sequence[Task], int], None]:
+        """Returns `HeldLeases.add` that says when it was called a second time."""
+        add = HeldLeases.add
+
+        def counted(held: HeldLeases, tasks: Sequence[Task], version: int) -> None:
+            add(held, tasks, version)
+            self._leases += 1
+            if self._leases == 2:
+                self._again.set()
+
+        return counted
+
+
+@pytest.mark.slow
+def test_a_completion_that_was_late_costs_the_tasks_next_lease_nothing(
+    harness: Begin, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = save_model(tmp_path / "newer", seed=1)
+    run = harness(staleness={"s": 0}, learner={"batch_groups": 1})
+    run.begin(QUESTIONS[:1], tensors_of(folder), wanted=ANSWER)
+
+    def advance() -> None:
+        run.publish(1, tensors_of(newer))
+        run.queue.advance(run.lineage, 1, 0, 1.0)
+
+    late = LateAnswer(advance)
+    monkeypatch.setattr(failpoints, "observer", late)
+    monkeypatch.setattr(HeldLeases, "add", late.replaced_add())
+    run.worker("w1")
+    (group,) = run.drain(1)
+    assert (group.oldest, group.attempt) == (1, 0)
+    assert run.queue.audit().ok and "expired" not in run.status().counts
 
 
 @pytest.mark.slow

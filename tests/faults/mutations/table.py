@@ -914,11 +914,23 @@ MUTATIONS = (
         ("tests/workers/test_quarantine.py::test_what_runs_is_handed_back_before_weights_are_built_anew",),
     ),
     Mutation(
+        "an answer about an earlier lease ends the newer one",
+        "a task that its own worker leased again is held by nobody until the lease runs out, which costs an attempt",
+        "workers/held_leases.py",
+        "        return lease is not None and lease[0] == task\n",
+        "        return lease is not None\n",
+        (
+            "tests/workers/test_lease_keeper.py::"
+            "test_the_answer_about_an_earlier_lease_ends_no_newer_one_of_the_same_task",
+            "tests/workers/test_rollout_loop.py::test_a_completion_that_was_late_costs_the_tasks_next_lease_nothing",
+        ),
+    ),
+    Mutation(
         "the lease keeper does not renew",
         "every call longer than a lease is taken over while it still runs",
         "workers/lease_keeper.py",
-        "            self._drop(self._queue.renew(self._worker, self._held.versions()))\n",
-        "            pass\n",
+        "            lost = self._queue.renew(self._worker, {task.id: version for task, version in held})\n",
+        "            lost = []\n",
         ("tests/workers/test_lease_keeper.py::test_a_lease_lasts_as_long_as_the_heart_beats",),
     ),
     Mutation(
