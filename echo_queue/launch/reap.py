@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+from pathlib import Path
 from typing import Protocol
 
 from echo_queue.errors import DeadlineError, Problem
@@ -41,3 +42,16 @@ def lives(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def start_time(pid: int) -> int | None:
+    """Returns when a process of this machine was started, in clock ticks since boot; None if it has ended. Linux alone.
+
+    A process that has ended counts so before its parent has heard of it (proc_pid_stat(5), fields 3 and 22).
+    """
+    try:
+        _, _, fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    state, *rest = fields.split()
+    return None if state in "ZX" else int(rest[18])

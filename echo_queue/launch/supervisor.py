@@ -27,7 +27,7 @@ from echo_queue import failpoints
 from echo_queue.errors import DONE, HOPELESS, REFUSED, DeadlineError, EchoQueueError, HopelessError, Problem
 from echo_queue.launch import guard, log_file
 from echo_queue.launch.backoff import RestartBackoff
-from echo_queue.launch.fork_server.client import ForkServer, ForkServerLostError, can_fork
+from echo_queue.launch.fork_server.client import ForkServer, NotForkedError, can_fork
 from echo_queue.launch.reap import ending, lives, reap
 
 # The shell reports itself to the guard and then becomes the role, without the guard's pipe. So the guard knows of a
@@ -306,11 +306,12 @@ class Supervisor:
 
     def _fork_or_launch(self, role: Role, log: IO[bytes]) -> RoleProcess:
         if role.forked and self._fork_server:
-            with suppress(ForkServerLostError):
-                return self._fork_server.fork(role.command, sign(role), log, self._to_guard)
+            with suppress(NotForkedError):
+                return self._fork_server.fork(role.command, log, partial(self._tell_guard, sign(role)))
         return self._launch(role, self._environ, log, self._to_guard)
 
-    def _start_fork_server(self) -> ForkServer:
+    def _start_fork_server(self) -> ForkServer | None:
+        """Returns None where it cannot be started."""
         path = self._log_of("fork-server")
         path.parent.mkdir(parents=True, exist_ok=True)
 
@@ -318,7 +319,11 @@ class Supervisor:
             with path.open("wb") as log:
                 return spawn(Role("fork-server", command), self._environ, log, self._to_guard, stdin)
 
-        return failpoints.step("spawn fork server", partial(ForkServer, self._forked_with, start))
+        gone = partial(self._tell_guard, "-")
+        try:
+            return failpoints.step("spawn fork server", partial(ForkServer, self._forked_with, start, gone))
+        except OSError:
+            return None
 
     @property
     def _to_guard(self) -> IO[bytes]:
@@ -352,8 +357,12 @@ class Supervisor:
 
     def _report(self, sign: str, entry: Supervised) -> None:
         with suppress(BrokenPipeError):
-            self._to_guard.write(f"{sign} {entry.group}\n".encode())
-            failpoints.step("tell guard", self._to_guard.flush, (sign, entry.role.name))
+            failpoints.step("tell guard", partial(self._tell_guard, sign, entry.group), (sign, entry.role.name))
+
+    def _tell_guard(self, sign: str, group: int | None) -> None:
+        """Raises `BrokenPipeError` where the guard is gone."""
+        self._to_guard.write(f"{sign} {group}\n".encode())
+        self._to_guard.flush()
 
 
 def _spawn_guard(lock: IO[str]) -> "subprocess.Popen[bytes]":

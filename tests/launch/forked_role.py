@@ -1,6 +1,7 @@
 """`python -m tests.launch.forked_role FILE [CODE]`: a role that writes down what it finds, and ends or stays."""
 
 import os
+import random
 import sys
 import time
 from pathlib import Path
@@ -10,6 +11,9 @@ import orjson
 
 if __name__ == "__main__":
     print("begun", flush=True)
+    drawn = {"numpy": np.random.random(), "python": random.random()}
+    if torch := sys.modules.get("torch"):
+        drawn["torch"] = torch.rand(()).item()
     facts = {
         "arguments": sys.argv[1:],
         "directory": str(Path.cwd()),
@@ -17,7 +21,7 @@ if __name__ == "__main__":
         "input": str(Path("/proc/self/fd/0").readlink()),
         "parent": os.getppid(),
         "pid": os.getpid(),
-        "random": np.random.random(),
+        "random": drawn,
         "session": os.getsid(0),
         "variable": os.environ.get("FORKED_ROLE"),
     }

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,10 +73,12 @@ def test_a_forked_role_finds_what_a_started_one_finds(tmp_path: Path) -> None:
 
 def test_forked_roles_draw_different_random_numbers(tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("one", "two")]
-    with Supervisor(tmp_path, forked_with=IMPORTS) as roles:
+    with Supervisor(tmp_path, forked_with="torch") as roles:
         roles.start(*(forked(file, "0") for file in files))
         roles.wait(begun(*files), 60, "both")
-    assert len({facts(file)["random"] for file in files}) == 2
+    one, two = (facts(file)["random"] for file in files)
+    assert set(one) == {"numpy", "python", "torch"}
+    assert all(one[name] != two[name] for name in one)
 
 
 def test_the_exit_code_of_a_forked_role_is_heard(tmp_path: Path) -> None:
@@ -187,37 +190,105 @@ def test_no_forked_role_survives_a_killed_supervisor(tmp_path: Path) -> None:
         assert not is_running(role["pid"]) and not is_running(role["parent"])
 
 
-def test_a_child_of_which_nobody_was_told_does_not_begin(tmp_path: Path) -> None:
-    file = tmp_path / "worker"
+def served(module: str = IMPORTS) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
+    """A fork server that is ready, and the supervisor's end of its socket."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    server = subprocess.Popen([sys.executable, "-m", PROGRAM, IMPORTS], stdin=theirs)
+    server = subprocess.Popen([sys.executable, "-m", PROGRAM, module], stdin=theirs)
     theirs.close()
     assert ours.recv(MESSAGE_BYTES) == READY
-    server.send_signal(signal.SIGSTOP)
-    request = ForkRequest("tests.launch.forked_role", (str(file),), "+")
-    with (tmp_path / "log").open("wb") as log, (tmp_path / "guard").open("wb") as guard:
-        socket.send_fds(ours, [request.encoded()], [log.fileno(), guard.fileno()])
+    return ours, server
+
+
+def ask(ours: socket.socket, file: Path) -> int:
+    """Asks for a role, and returns its process id once the fork server has told that."""
+    request = ForkRequest("tests.launch.forked_role", (str(file),))
+    with file.with_suffix(".log").open("wb") as log:
+        socket.send_fds(ours, [request.encoded()], [log.fileno()])
+    return int(orjson.loads(ours.recv(MESSAGE_BYTES))["pid"])
+
+
+@pytest.mark.parametrize("dies", ["supervisor", "fork server"])
+def test_a_child_that_was_not_told_to_begin_ends_with_whoever_would_tell_it(tmp_path: Path, dies: str) -> None:
+    ours, server = served()
+    pid = ask(ours, tmp_path / "worker")
+    assert is_running(pid) and os.getpgid(pid) == pid, "it leads its group by now, which may be signalled"
+    if dies == "supervisor":
+        ours.close()
+        assert server.wait(60) == 0
+    else:
+        server.kill()
+        server.wait(60)
+    wait_until(lambda: not is_running(pid), "the child's end")
+    assert not (tmp_path / "worker").exists() and not (tmp_path / "worker.log").read_text()
     ours.close()
-    server.send_signal(signal.SIGCONT)
-    assert server.wait(60) == 0
-    noted = (tmp_path / "guard").read_text().split()
-    wait_until(lambda: not is_running(int(noted[1])), "the child's end")
-    assert noted[0] == "+" and not file.exists() and not (tmp_path / "log").read_text()
+
+
+def test_a_signal_right_after_the_start_reaches_the_role(tmp_path: Path) -> None:
+    with Supervisor(tmp_path, forked_with=IMPORTS) as roles:
+        roles.wait(lambda: not roles._fork_server or not roles._fork_server.importing(), 60, "the imports")
+        for number in range(10):
+            role = replace(forked(tmp_path / str(number)), grace_s=600.0)
+            roles.start(role)
+            roles.stop(role.name)
+
+
+def test_a_role_whose_guard_is_gone_is_not_done(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path, backoff=QUICK, forked_with=IMPORTS)
+    with suppress(BrokenPipeError), supervisor as roles:
+        roles.wait(lambda: not roles._fork_server or not roles._fork_server.importing(), 60, "the imports")
+        assert roles._guard
+        roles._guard.kill()
+        roles._guard.wait(60)
+        with pytest.raises(RoleError, match="in a row"):
+            roles.start(replace(forked(tmp_path / "learner"), ends=True))
+            roles.wait(lambda: roles.done("learner"), 60, "an end that counts")
+    assert not (tmp_path / "learner").exists()
+
+
+def test_a_fork_server_that_hangs_hides_no_death(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "ANSWER_S", 0.5)
+    file = tmp_path / "worker"
+    with Supervisor(tmp_path, backoff=QUICK, forked_with=IMPORTS) as roles:
+        roles.start(forked(file))
+        roles.wait(begun(file), 60, "the role")
+        first, server = facts(file)["pid"], server_of(roles)
+        os.kill(server, signal.SIGSTOP)
+        file.unlink()
+        os.kill(first, signal.SIGKILL)
+        roles.wait(begun(file), 60, "its second life")
+        assert facts(file)["parent"] == os.getpid() and not is_running(server)
+
+
+def test_a_fork_server_that_does_not_answer_begins_nothing_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "ANSWER_S", 0.5)
+    file = tmp_path / "worker"
+    with Supervisor(tmp_path, forked_with=IMPORTS) as roles:
+        roles.wait(lambda: not roles._fork_server or not roles._fork_server.importing(), 60, "the imports")
+        server = server_of(roles)
+        os.kill(server, signal.SIGSTOP)
+        roles.start(forked(file))
+        roles.wait(begun(file), 60, "the role")
+        assert facts(file)["parent"] == os.getpid() and not is_running(server)
 
 
 def test_an_end_that_comes_at_once_is_heard(tmp_path: Path) -> None:
-    """The fork server may hear of it before it has told of the start."""
+    """The codes of processes that have ended are heard even if the fork server is gone by then."""
 
     def spawn(command: tuple[str, ...], stdin: int) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(command, stdin=stdin)
 
-    server = ForkServer(IMPORTS, spawn)
+    gone: list[int] = []
+    server = ForkServer(IMPORTS, spawn, gone.append)
     wait_until(lambda: not server.importing(), "the imports")
     commands = [forked(tmp_path / str(number), "7").command for number in range(8)]
+    announced: list[int] = []
     with (tmp_path / "log").open("ab") as log:
-        ended = [server.fork(command, "+", log, log) for command in commands]
+        ended = [server.fork(command, log, announced.append) for command in commands]
+    assert announced == [role.pid for role in ended]
     assert [role.wait(60) for role in ended] == [7] * 8
     pid = server.pid
     assert not children_of(pid), "no zombie is left"
     server.close()
-    assert not is_running(pid)
+    assert not is_running(pid) and gone == [pid]

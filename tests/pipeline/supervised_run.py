@@ -87,11 +87,12 @@ class SupervisedRun:
         if role in ("redis", "store"):
             noted = self.config.run.dir / "services" / role / "lock"
             return int(noted.read_text()) if noted.exists() and noted.read_text().strip() else None
-        words = {"worker": "workers", "celery": "celery", "learner": "learner", "services": "services"}[role]
+        # Celery names itself in its own way as soon as it runs, since setproctitle is there.
+        words = {"worker": {"workers"}, "celery": {"celery", "[celeryd:"}}.get(role, {role})
         children = children_of(self.process.pid)
         # The fork server's are roles, too; their words stand in one string.
         roles = (pid for child in children for pid in (child, *children_of(child)))
-        return next((pid for pid in roles if words in " ".join(command_of(pid)).split()), None)
+        return next((pid for pid in roles if words & {*" ".join(command_of(pid)).split()}), None)
 
     def stop(self) -> None:
         """Ends the run that a failed test left; the guard ends the roles."""

@@ -1,8 +1,8 @@
 """The fork server from outside: the supervisor starts it, asks it for roles, and hears of their ends.
 
 - While it still imports, nothing waits for it: `importing` says so, and the supervisor asks again.
-- When it dies, the roles that it forked go on. Their ends are then seen, but not their exit codes: each counts as a
-  death.
+- When it dies, or says no more, the roles that it forked go on. Their ends are then seen, but not their exit codes:
+  each counts as a death.
 """
 
 import os
@@ -20,21 +20,22 @@ from typing import IO
 import orjson
 
 from echo_queue.launch.fork_server.fork_request import MESSAGE_BYTES, ForkRequest
-from echo_queue.launch.reap import lives, reap
+from echo_queue.launch.reap import reap, start_time
 
 PROGRAM = "echo_queue.launch.fork_server.program"
-GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
-"""NVIDIA's and AMD's. A process that has asked a driver anything cannot give it to its children, and some packages ask
-when they are imported."""
-IMPORTS_S = 300.0
-"""A fork server that imports for longer is given up."""
-ANSWER_S = 30.0
+GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
+"""NVIDIA's, AMD's, and that of both under WSL. A process that has asked a driver anything cannot give it to its
+children, and some packages ask when they are imported."""
+IMPORTS_S = 60.0
+"""A fork server that imports for longer is given up, well before anybody gives up the roles that wait for it."""
+ANSWER_S = 10.0
+"""A fork server that takes longer to fork, or to tell of an end, is given up."""
 GONE_S = 30.0
 POLL_S = 0.01
 
 
-class ForkServerLostError(Exception):
-    """The fork server has ended, or does not answer."""
+class NotForkedError(Exception):
+    """The fork server has ended, does not answer, or cannot fork."""
 
 
 def can_fork() -> bool:
@@ -43,15 +44,24 @@ def can_fork() -> bool:
 
 
 class ForkServer:
-    """A fork server that imports `module`, and what it has said. `spawn` starts it: its command, its standard input."""
+    """A fork server that imports `module`, and what it has said.
 
-    def __init__(self, module: str, spawn: Callable[[tuple[str, ...], int], "subprocess.Popen[bytes]"]) -> None:
+    `spawn` starts it: its command, its standard input. `gone` is called with its process id once no process has that.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        spawn: Callable[[tuple[str, ...], int], "subprocess.Popen[bytes]"],
+        gone: Callable[[int], None],
+    ) -> None:
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = spawn((sys.executable, "-m", PROGRAM, module), theirs.fileno())
+        self._gone = gone
         self._give_up = time.monotonic() + IMPORTS_S
         self._ready = self._lost = False
-        self._forked: deque[int] = deque()
+        self._answers: deque[int | None] = deque()
         self._codes: dict[int, int] = {}
 
     @property
@@ -65,38 +75,60 @@ class ForkServer:
             self.close()
         return not self._ready and not self._lost
 
-    def fork(self, command: Sequence[str], sign: str, log: IO[bytes], to_guard: IO[bytes]) -> "ForkedRole":
+    def fork(self, command: Sequence[str], log: IO[bytes], announce: Callable[[int], None]) -> "ForkedRole":
         """Returns a process that runs `command`, which must be `python -m MODULE ARGUMENT...`.
 
-        Raises `ForkServerLostError`; no process of that request runs then.
+        `announce` is called with its process id before it begins; the process leads its group by then. Raises
+        `NotForkedError`; no process of that request begins then.
         """
-        request = ForkRequest(command[2], tuple(command[3:]), sign)
-        give_up = time.monotonic() + ANSWER_S
+        request = ForkRequest(command[2], tuple(command[3:])).encoded()
+        if len(request) > MESSAGE_BYTES:
+            raise NotForkedError
         try:
-            socket.send_fds(self._connection, [request.encoded()], [log.fileno(), to_guard.fileno()])
+            socket.send_fds(self._connection, [request], [log.fileno()])
         except OSError:
-            self._lost = True
-        while not self._forked:
+            self.close()
+        give_up = time.monotonic() + ANSWER_S
+        while not self._answers:
             left_s = give_up - time.monotonic()
             if self._lost or left_s < 0:
-                self.close()
-                raise ForkServerLostError
+                self.close()  # a process that it has forked ends with it, since it has not begun
+                raise NotForkedError
             self._hear(left_s)
-        return ForkedRole(self._forked.popleft(), self)
+        pid = self._answers.popleft()
+        if pid is None:
+            raise NotForkedError
+        role = ForkedRole(pid, self)
+        try:
+            announce(pid)
+            self._connection.send(orjson.dumps({"begin": pid}))
+        except OSError:  # the process ends without having begun, which counts as a death
+            self.close()
+        return role
 
     def code(self, pid: int) -> int | None:
-        """Returns the exit code of a process that it forked; None while that runs."""
+        """Returns the exit code of a process that it forked, as far as it has told."""
         self._hear(0.0)
-        if pid not in self._codes and self._lost and not _orphan_lives(pid):
-            self._codes[pid] = -signal.SIGKILL
         return self._codes.get(pid)
 
+    def is_lost(self) -> bool:
+        """Returns whether nothing is heard any more, and all that was said is known."""
+        return self._lost
+
     def close(self) -> None:
-        """Ends the fork server; the roles that it forked go on."""
-        self._lost = True
-        self._connection.close()
+        """Ends the fork server; the roles that it forked and that have begun go on."""
+        if self._lost:
+            return
         self._process.kill()
         reap(self._process, GONE_S, "the fork server")
+        self._connection.setblocking(False)
+        with suppress(OSError):
+            while message := self._connection.recv(MESSAGE_BYTES):
+                self._note(message)
+        self._lost = True
+        self._answers.clear()
+        self._connection.close()
+        self._gone(self._process.pid)
 
     def _hear(self, wait_s: float) -> None:
         """Takes note of all that it has said, and waits so long for the first message."""
@@ -118,9 +150,12 @@ class ForkServer:
             case {"pid": pid, "code": code}:
                 self._codes[pid] = code
             case {"pid": pid}:
-                self._forked.append(pid)
+                self._codes.pop(pid, None)  # of an earlier process with this id
+                self._answers.append(pid)
+            case {"refused": _}:
+                self._answers.append(None)
             case _:
-                self._lost = True
+                self.close()
 
 
 class ForkedRole:
@@ -129,9 +164,21 @@ class ForkedRole:
     def __init__(self, pid: int, server: ForkServer) -> None:
         self.pid = pid
         self._server = server
+        self._started = start_time(pid)
+        self._code: int | None = None
+        self._gone_s: float | None = None
+        """When the process was first seen to have ended (monotonic clock)."""
 
     def poll(self) -> int | None:
-        return self._server.code(self.pid)
+        if self._code is None:
+            self._code = self._server.code(self.pid)
+        if self._code is None and self._has_ended():
+            self._gone_s = self._gone_s or time.monotonic()
+            if time.monotonic() - self._gone_s > ANSWER_S:
+                self._server.close()
+            if self._server.is_lost():
+                self._code = -signal.SIGKILL
+        return self._code
 
     def wait(self, timeout: float | None = None) -> int:
         """Raises `subprocess.TimeoutExpired`."""
@@ -143,9 +190,9 @@ class ForkedRole:
             time.sleep(POLL_S)
         return code
 
-
-def _orphan_lives(pid: int) -> bool:
-    """Returns whether it lives. Process 1 of a container adopts orphans, and reaps them here."""
-    with suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)
-    return lives(pid)
+    def _has_ended(self) -> bool:
+        """Returns whether the process has ended. Another one may have its id by now."""
+        if self._server.is_lost():
+            with suppress(ChildProcessError):  # this process adopts orphans if it is process 1 of a container
+                os.waitpid(self.pid, os.WNOHANG)
+        return self._started is None or start_time(self.pid) != self._started

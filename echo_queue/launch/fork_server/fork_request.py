@@ -1,7 +1,8 @@
 """What the supervisor and the fork server say to each other, a JSON object for each message.
 
-The supervisor sends a `ForkRequest`, with two open files: the role's log and the guard's pipe. The fork server says
-`READY` once, then `{"pid": ...}` for each request, in order, and `{"pid": ..., "code": ...}` for each end.
+The supervisor sends a `ForkRequest` together with an open file, the role's log. The fork server says `READY` once, then
+`{"pid": ...}` or `{"refused": ...}` for each request, in order, and `{"pid": ..., "code": ...}` for each end. A process
+waits until the supervisor, which has told the guard by then, says `{"begin": pid}`.
 """
 
 from dataclasses import asdict, dataclass
@@ -15,11 +16,10 @@ MESSAGE_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class ForkRequest:
-    """The process to fork, `python -m MODULE ARGUMENT...`. `sign`: with which it reports itself to the guard."""
+    """The process to fork, `python -m MODULE ARGUMENT...`."""
 
     module: str
     arguments: tuple[str, ...]
-    sign: str
 
     def encoded(self) -> bytes:
         return orjson.dumps(asdict(self))
@@ -27,4 +27,4 @@ class ForkRequest:
     @classmethod
     def decoded(cls, message: bytes) -> Self:
         fields = orjson.loads(message)
-        return cls(fields["module"], tuple(fields["arguments"]), fields["sign"])
+        return cls(fields["module"], tuple(fields["arguments"]))
