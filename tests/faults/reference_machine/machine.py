@@ -34,8 +34,8 @@ CHUNKS = ((0, 2), (2, 2))
 BUCKETS = ((1, 2), (1, 0))
 """The buckets of the prompts of each chunk."""
 CONTROLLERS = ("c1", "c2")
-STEP = 2
-"""The ids of a step of a commit."""
+STEP, MOST_STEPS = 2, 100
+"""The ids of a step of a commit, and more steps than any commit has."""
 Step = tuple[str, str, tuple[str, ...]]
 """A step of a commit: where the queue stands before and after it, and its ids."""
 pick = st.integers(0, 5)
@@ -349,7 +349,7 @@ class Machine(RuleBasedStateMachine):
 
     @precondition(lambda self: self._alive())
     @move(lost=st.booleans(), steps=st.integers(0, 3), ghost=st.booleans())
-    def save(self, steps: int = 3, lost: bool = False, ghost: bool = False) -> None:
+    def save(self, steps: int = MOST_STEPS, lost: bool = False, ghost: bool = False) -> None:
         """A checkpoint; the learner dies if it has more to tell the queue than so many steps of a commit."""
         me = self._one(ghost)
         name = _name(me.lineage, me.version)
