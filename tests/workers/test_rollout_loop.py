@@ -56,15 +56,16 @@ def test_every_prompt_becomes_a_scored_group_with_the_models_own_logprobs(harnes
 
 
 class LateAnswer:
-    """Advances the learner before the first completion, whose answer then comes after the task's next lease."""
+    """Holds the first completion up until the learner has advanced, and its answer until the task is leased again."""
 
-    def __init__(self, advance: Callable[[], object]) -> None:
-        self._advance, self._leases = advance, 0
-        self._first, self._again = True, threading.Event()
+    def __init__(self) -> None:
+        self.completing, self.advanced = threading.Event(), threading.Event()
+        self._leases, self._first, self._again = 0, True, threading.Event()
 
     def before(self, step: str, about: object) -> None:
         if step == "complete" and self._first:
-            self._advance()
+            self.completing.set()
+            assert self.advanced.wait(60.0), "the learner advances"
 
     def after(self, step: str, about: object, answer: object) -> None:
         if step == "complete" and self._first:
@@ -92,14 +93,14 @@ def test_a_completion_that_was_late_costs_the_tasks_next_lease_nothing(
     run = harness(staleness={"s": 0}, learner={"batch_groups": 1})
     run.begin(QUESTIONS[:1], tensors_of(folder), wanted=ANSWER)
 
-    def advance() -> None:
-        run.publish(1, tensors_of(newer))
-        run.queue.advance(run.lineage, 1, 0, 1.0)
-
-    late = LateAnswer(advance)
+    late = LateAnswer()
     monkeypatch.setattr(failpoints, "observer", late)
     monkeypatch.setattr(HeldLeases, "add", late.replaced_add())
     run.worker("w1")
+    run.until(late.completing.is_set, "the first completion")
+    run.publish(1, tensors_of(newer))
+    run.queue.advance(run.lineage, 1, 0, 1.0)
+    late.advanced.set()
     (group,) = run.drain(1)
     assert (group.oldest, group.attempt) == (1, 0)
     assert run.queue.audit().ok and "expired" not in run.status().counts
