@@ -2,8 +2,8 @@
 
 - A task is held from its lease until it is completed, failed, handed back or lost. Its samples are useless after that.
 - The rollout loop checks which tasks are still held, and takes all others out of the engine.
-- A lease is named by its `Task`, since a task that is leased anew lies at another entry. So the answer to a call about
-  an earlier lease, such as that its group came too late, never ends a newer lease of the same task.
+- A lease is named by its `Task` object, of which each lease makes a new one. So the answer to a call about an earlier
+  lease, such as that its group came too late, never ends a newer lease of the same task.
 """
 
 import threading
@@ -51,7 +51,7 @@ class HeldLeases:
     def holds(self, task: Task) -> bool:
         """Returns whether this worker still holds this lease of the task."""
         lease = self._leases.get(task.id)
-        return lease is not None and lease[0] == task
+        return lease is not None and lease[0] is task
 
     def hand_back(self, release: Callable[[list[str]], object]) -> list[str]:
         """Hands all tasks back by calling `release`, with no renewal in between. Returns their ids."""
@@ -67,8 +67,8 @@ class HeldLeases:
         """Drops leases that were completed, failed, handed back or lost. Returns the ids of those held until now."""
         with self._lock:
             held = [task.id for task in tasks if self.holds(task)]
-            for task in held:
-                del self._leases[task]
+            for name in held:
+                del self._leases[name]
             return held
 
     def note_partials(self, partials: Sequence[tuple[Task, PartialGroup]]) -> None:

@@ -148,7 +148,8 @@ class RolloutLoop:
                 return
             for assignment in self._pending.pop(0).assignments:
                 if self._held.holds(assignment.task):
-                    self._engine.abort([assignment.id])  # it may have been lost and leased again
+                    # It may have been lost and leased again.
+                    self._engine.abort([assignment.id])
                     self._scoring.pop(assignment.id, None)
                     self._generating[assignment.id] = assignment
                     self._add(assignment)

@@ -1,9 +1,10 @@
 """Stores the bytes of groups and partial rollouts: in Redis, or in object storage if they are large.
 
-- A group is stored under its task and the hash of its content before its completion is reported, and removed after it
-  is trained or refused. A crash in between leaves an orphan (`orphans.py` finds it), never an entry without its bytes.
-- Partial rollouts are stored in segments, a large one as an object under a name that is never used again. Whoever drops
-  a partial rollout notes its objects as unwanted, and the housekeeper removes them.
+- Every object has a name that is never used again, so that a removal takes nothing that was stored later.
+- A group is stored before its completion is reported, and removed after it is trained or refused. A crash in between
+  leaves an orphan (`orphans.py` finds it), never an entry without its bytes.
+- Partial rollouts are stored in segments, a large one as an object. Whoever drops a partial rollout notes its objects
+  as unwanted, and the housekeeper removes them.
 - Both are read back only if they agree with what the worker reported to the queue, and if the reader's own checks
   (`validator`, `limits`) pass. No worker's report is trusted unchecked, and nothing outside `replay/` and `partials/`
   is ever removed because of one.
@@ -33,8 +34,9 @@ log = logging.getLogger(__name__)
 
 INLINE_MAX_BYTES = 1 << 20
 REPLAY, PARTIALS = "replay/", "partials/"
-GROUP_REFERENCE = re.compile(rf"{REPLAY}[0-9a-f]{{40}}/[0-9a-f]{{64}}")
-"""The folder is the SHA-1 of the task's id, which the server's Lua can check; the name is the content's BLAKE3."""
+GROUP_REFERENCE = re.compile(rf"{REPLAY}[0-9a-f]{{40}}/[0-9a-f]{{64}}-[0-9a-f]{{16}}")
+"""The folder is the SHA-1 of the task's id, which the server's Lua can check; the name is the content's BLAKE3 and what
+is drawn by lot, since a worker that generates without chance makes the same bytes again when its task comes back."""
 PARTIALS_KEY = re.compile(rf"{PARTIALS}[0-9a-f]{{40}}/[0-9a-f]{{40}}")
 """The folder is the SHA-1 of the task's id, the name is drawn by lot."""
 PARTIALS_REFERENCE = re.compile(rf"({PARTIALS_KEY.pattern}) ([0-9a-f]{{64}})")
@@ -95,7 +97,7 @@ class Payloads:
         words = tuple(entry[name] for name in COMPLETE_WORDS)
         if self._store is None or len(data) <= self._inline_max_bytes:
             return *words, "group", data
-        ref = reference(group.task, data)
+        ref = new_reference(group.task, data)
         self._store.put(ref, data)
         return *words, "ref", ref.encode()
 
@@ -205,7 +207,7 @@ class Payloads:
         if not GROUP_REFERENCE.fullmatch(ref) or not ref.startswith(folder(task)):
             raise BadGroup("entry", f"its entry points to {ref or 'nothing'}, which is no payload of its task")
         data = self._load(ref)
-        if ref != reference(task, data):
+        if not ref.startswith(_hashed(task, data)):
             raise CodecError(Problem(ref, "holds other bytes than its name says", "revive the task"))
         return data
 
@@ -250,9 +252,14 @@ def mark_after(mark: str, kind: str, payload: bytes) -> str:
     return blake3(f"{mark} {kind} ".encode() + payload).hexdigest(MARK_BYTES)
 
 
-def reference(task: str, data: bytes) -> str:
-    """Returns the key of a group with these bytes."""
-    return folder(task) + blake3(data).hexdigest()
+def new_reference(task: str, data: bytes) -> str:
+    """Returns a new key for a group with these bytes."""
+    return _hashed(task, data) + secrets.token_hex(8)
+
+
+def _hashed(task: str, data: bytes) -> str:
+    """Returns the part of a group's key that its task and its bytes decide."""
+    return f"{folder(task)}{blake3(data).hexdigest()}-"
 
 
 def _sha1(name: str) -> str:

@@ -10,7 +10,7 @@ import redis
 
 from echo_queue.errors import EchoQueueError, ServiceError
 from echo_queue.queue import Heartbeat, Outcome
-from echo_queue.queue.payloads import folder, reference
+from echo_queue.queue.payloads import folder, new_reference
 from echo_queue.records import Group, Sample, Span, Task, Version
 from echo_queue.records.group_codec import CodecError, encode
 from echo_queue.records.validation import GroupLimits, GroupValidator
@@ -143,7 +143,10 @@ def test_a_learner_that_resumes_vets_what_it_had_drained(harness: QueueHarness, 
         ({"reward": "high"}, b""),
         ({"kind": "other"}, b""),
         ({"kind": "ref"}, b"weights/0001/00000001/manifest.json"),
-        ({"kind": "ref"}, b"replay/" + b"0" * 40 + b"/" + b"0" * 64),
+        ({"kind": "ref"}, b"replay/" + b"0" * 40 + b"/" + b"0" * 64 + b"-" + b"0" * 16),
+        ({"kind": "ref"}, folder("a/0/0").encode() + b"0" * 64),
+        ({"kind": "ref"}, folder("a/0/0").encode() + b"0" * 64 + b"-" + b"0" * 15),
+        ({"kind": "ref"}, folder("a/0/0").encode() + b"0" * 63 + b"/-" + b"0" * 16),
     ],
 )
 def test_redis_keeps_nothing_that_our_workers_never_say(
@@ -175,8 +178,8 @@ def test_an_object_above_the_cap_is_never_read(
     (task,) = harness.lease(1)
     reader = Clients(queue.client, queue.run, object_store, group_max_bytes=CAP)
     data = b"x" * (CAP + 1)
-    object_store.put(reference(task.id, data), data)
-    tell(queue, task.id, reference(task.id, data).encode(), "ref")
+    object_store.put(ref := new_reference(task.id, data), data)
+    tell(queue, task.id, ref.encode(), "ref")
     assert reader.drain(0, 1).malformed == 1
     assert "has 65537 bytes, but its reader takes at most 65536" in queue.dead()[0].reason
     assert list(object_store.list(folder(task.id))) == []
@@ -186,13 +189,13 @@ def test_a_learner_removes_no_object_on_a_workers_word(
     harness: QueueHarness, queue: Clients, object_store: ObjectStore
 ) -> None:
     """Nor on the word of a worker that writes into the stream itself, which its user must be able to do."""
-    ours, others = "checkpoints/0001/00000001/manifest.json", reference("a/0/9", b"another worker's")
+    ours, others = "checkpoints/0001/00000001/manifest.json", new_reference("a/0/9", b"another worker's")
     for key in (ours, others):
         object_store.put(key, b"precious")
     reader = Clients(queue.client, queue.run, object_store)
     for number, ref in enumerate((ours, others, "replay/", "")):
         (task,) = harness.lease(1)
-        tell(queue, task.id, reference(task.id, b"").encode(), "ref")
+        tell(queue, task.id, new_reference(task.id, b"").encode(), "ref")
         forge(queue, task, {b"ref": ref.encode()})
         assert reader.drain(0, 1).malformed == 1, number
     assert all("no payload of its task" in dead.reason for dead in queue.dead())

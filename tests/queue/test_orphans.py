@@ -6,7 +6,7 @@ import pytest
 
 from echo_queue.queue import Outcome
 from echo_queue.queue.orphans import Sweeper
-from echo_queue.queue.payloads import reference
+from echo_queue.queue.payloads import new_reference
 from echo_queue.records import PartialGroup, Task
 from echo_queue.records.group_codec import encode
 from echo_queue.storage.object_store import ObjectStore
@@ -31,7 +31,7 @@ def stored(store: ObjectStore) -> set[str]:
 def left_behind(harness: QueueHarness, store: ObjectStore, task: Task, worker: str) -> str:
     """Stores a group of `task`, as `worker` does before it dies; returns the key."""
     data = encode(group_of(task, worker, harness.version))
-    store.put(key := reference(task.id, data), data)
+    store.put(key := new_reference(task.id, data), data)
     return key
 
 
@@ -50,10 +50,20 @@ def test_what_lost_against_another_worker_goes_and_the_winner_stays(
     harness: QueueHarness, sweeper: Sweeper, object_store: ObjectStore
 ) -> None:
     (task,) = harness.lease(1)
-    left_behind(harness, object_store, task, "dead")
+    left = left_behind(harness, object_store, task, "dead")
     harness.complete((task,), "w1")
+    (kept,) = stored(object_store) - {left}
     assert [sweeper.sweep(), sweeper.sweep(), sweeper.sweep()] == [0, 1, 0]
-    assert stored(object_store) == {reference(task.id, encode(group_of(task, "w1", harness.version)))}
+    assert stored(object_store) == {kept}
+    assert len(harness.drain(1).groups) == 1
+
+
+def test_a_completion_that_is_repeated_leaves_one_object(
+    harness: QueueHarness, sweeper: Sweeper, object_store: ObjectStore
+) -> None:
+    tasks = harness.lease(1)
+    assert [*harness.complete(tasks), *harness.complete(tasks)] == [Outcome.accepted] * 2
+    assert [len(stored(object_store)), sweeper.sweep(), sweeper.sweep(), len(stored(object_store))] == [2, 0, 1, 1]
     assert len(harness.drain(1).groups) == 1
 
 

@@ -1,12 +1,14 @@
 """A record above the limit lies in object storage, with only its pointer in the stream, and never outlives its use."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from echo_queue.errors import ServiceError
-from echo_queue.queue import Outcome
+from echo_queue.queue import LearnerQueue, Outcome
+from echo_queue.queue.payloads import Payloads
 from echo_queue.records import Version
 from echo_queue.storage.object_store import ObjectStore
 from tests.queue.clients import Clients
@@ -47,7 +49,6 @@ def test_a_refused_group_leaves_nothing_in_the_store(spilling: Clients, object_s
     tasks = harness.lease(1)
     harness.complete(tasks, "w1")
     assert harness.complete(tasks, "w2") == [Outcome.duplicate]
-    assert harness.complete(tasks, "w1") == [Outcome.accepted]
     assert len(stored(object_store)) == 1
     assert len(harness.drain(1).groups) == 1
 
@@ -59,6 +60,37 @@ def test_a_group_that_goes_back_leaves_nothing_in_the_store(spilling: Clients, o
         spilling.advance(0, version, 0, 8.0)
     assert harness.drain(1).late == 2
     assert stored(object_store) == []
+
+
+class SlowRemoval:
+    """A store in which a worker completes a group while a removal is under way."""
+
+    def __init__(self, store: ObjectStore, complete: Callable[[], object]) -> None:
+        self._store, self._complete = store, complete
+
+    def put(self, key: str, data: bytes) -> None:
+        self._store.put(key, data)
+
+    def get(self, key: str, most_bytes: int | None = None) -> bytes:
+        return self._store.get(key, most_bytes)
+
+    def delete(self, keys: list[str]) -> None:
+        self._complete()
+        self._store.delete(keys)
+
+
+def test_a_group_generated_again_with_the_same_bytes_outlives_the_removal_of_the_first(
+    spilling: Clients, object_store: ObjectStore
+) -> None:
+    """A worker that generates without chance makes the same group again, maybe before the first object is gone."""
+    harness = QueueHarness(spilling)
+    harness.complete(harness.lease(1))
+    ((_, words),) = entries = spilling.client.xrange(spilling.keys.replay)
+    store = SlowRemoval(object_store, lambda: harness.complete(harness.lease(1)))
+    learner = LearnerQueue(spilling.caller, Payloads(store, 0), lineage=0)
+    assert learner.return_unfit(words[b"id"], entries[0][0])
+    assert len(stored(object_store)) == 1
+    assert [group.task for group in harness.drain(1).groups] == ["a/0/0"]
 
 
 def test_a_checkpoint_that_holds_a_group_frees_its_object(spilling: Clients, object_store: ObjectStore) -> None:

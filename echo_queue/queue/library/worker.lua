@@ -236,7 +236,8 @@ local function check_payload(run, id, kind, payload)
     refuse_unless(#payload <= cap, 'a group of ' .. #payload .. ' bytes; queue.group_max_bytes is ' .. cap)
   else
     local folder = folder_of(id)
-    local fine = payload:sub(1, #folder) == folder and #payload == #folder + 64 and payload:sub(-64):match('^[0-9a-f]+$')
+    local hash, lot = payload:sub(#folder + 1):match('^([0-9a-f]+)%-([0-9a-f]+)$')
+    local fine = payload:sub(1, #folder) == folder and hash and #hash == 64 and #lot == 16
     refuse_unless(fine, 'the ref is no payload of its task')
   end
 end

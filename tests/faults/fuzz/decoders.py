@@ -19,7 +19,7 @@ from blake3 import blake3
 from echo_queue.errors import Problem, PromptError, ServiceError
 from echo_queue.queue import Heartbeat, replies
 from echo_queue.queue.payload_fields import entry_fields
-from echo_queue.queue.payloads import Payloads, mark_after, partials_folder, reference
+from echo_queue.queue.payloads import Payloads, mark_after, new_reference, partials_folder
 from echo_queue.queue.types import StoredPartial
 from echo_queue.records import (
     Group,
@@ -215,7 +215,7 @@ class HeldPayloads:
 
 def entry_words() -> list[bytes]:
     told = entry_fields(small_group())
-    ref = reference("set/0/1", b"x")
+    ref = new_reference("set/0/1", b"x")
     return [
         b"\0".join(f"{name}\0{value}".encode() for name, value in (told | more).items()) for more in ({}, {"ref": ref})
     ]

@@ -862,6 +862,17 @@ MUTATIONS = (
         ("tests/queue/test_payloads.py::test_a_drained_group_stays_in_the_store_until_it_is_committed",),
     ),
     Mutation(
+        "a stored group's name comes from its content alone",
+        "the removal of a group that went back takes the same group, generated again meanwhile; its task is buried",
+        "echo_queue/queue/payloads.py",
+        "    return _hashed(task, data) + secrets.token_hex(8)\n",
+        '    return _hashed(task, data) + "0" * 16\n',
+        (
+            "tests/queue/test_payloads.py::"
+            "test_a_group_generated_again_with_the_same_bytes_outlives_the_removal_of_the_first",
+        ),
+    ),
+    Mutation(
         "no reconciler in the Celery workers",
         "chunks whose message a killed worker had taken never arrive",
         "echo_queue/submission/celery/app.py",
@@ -917,7 +928,7 @@ MUTATIONS = (
         "an answer about an earlier lease ends the newer one",
         "a task that its own worker leased again is held by nobody until the lease runs out, which costs an attempt",
         "workers/held_leases.py",
-        "        return lease is not None and lease[0] == task\n",
+        "        return lease is not None and lease[0] is task\n",
         "        return lease is not None\n",
         (
             "tests/workers/test_lease_keeper.py::"
