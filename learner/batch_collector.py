@@ -7,8 +7,9 @@
 - With `selection.refill`, groups that teach nothing are taken as well, and others for them
   (`learner.selection.signal`). While the learner waits for those, the queue counts the former as trained, so that other
   prompts are admitted.
-- Waiting ends at a deadline with an error that says which role is missing. Before that, the learner is told if Redis is
-  full of groups that it has trained and not committed: nobody but the learner can free them.
+- Waiting ends at a deadline with an error that says which role is missing. The deadline counts from the learner's first
+  publication, since prompts are admitted with it. Before the deadline, the learner is told if Redis is full of groups
+  that it has trained and not committed: nobody but the learner can free them.
 """
 
 import threading
@@ -56,7 +57,8 @@ class BatchCollector:
     """Collects the groups of each update. The learner begins at `version` of the lineage that `queue` has resumed.
 
     `validator`: the one with which `queue` checks the groups that it reads; `handed_out` tells it which weights workers
-    may have. `check` is called while waiting and may raise.
+    may have. Both are called while waiting: `published` returns whether the learner has published a version, and
+    `check` may raise.
     """
 
     def __init__(
@@ -67,12 +69,13 @@ class BatchCollector:
         validator: GroupValidator,
         *,
         version: Version,
+        published: Callable[[], bool],
         check: Callable[[], None],
     ) -> None:
         self._validator, self._monitor, self._queue = validator, monitor, queue
         self.handed_out(version)
         self.pending = deque(queue.pending())
-        self._check = check
+        self._published, self._check = published, check
         self._size, self._refill = config.learner.batch_groups, config.selection.refill
         self._s = config.staleness.s
         self._deadline_s = config.queue.stall_deadline_s
@@ -120,7 +123,7 @@ class BatchCollector:
                     return self._pause(Pause.full, update.groups)
                 look_s = time.monotonic() + FULL_AFTER_S
             # After a loss of Redis, what is trained already leaves the backlog first, and no group can come meanwhile.
-            if drained.groups or drained.outside < outside:
+            if drained.groups or drained.outside < outside or not self._published():
                 last_group_s = now
             outside = drained.outside
             if now - last_group_s > self._deadline_s:

@@ -235,7 +235,9 @@ def _open_leader(
         groups=groups,
         newest=newest,
         broadcast=broadcast,
-        collector=BatchCollector(config, queue, monitor, validator, version=version, check=check),
+        collector=BatchCollector(
+            config, queue, monitor, validator, version=version, published=broadcast.has_published, check=check
+        ),
         housekeeper=housekeeper,
         write_model=policy.save_pretrained,
     )

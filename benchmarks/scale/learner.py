@@ -53,6 +53,7 @@ class Learner(threading.Thread):
             Monitor(caller(load)),
             self._validator,
             version=Version(self._lineage, 0),
+            published=lambda: True,
             check=self._housekeeper.check,
         )
 

@@ -50,7 +50,9 @@ class StrictRun:
         validator = GroupValidator(limits(config), version)
         self._queue = LearnerQueue(Caller(own, RUN), Payloads(validator=validator), version.lineage)
         monitor = Monitor(Caller(own, RUN))
-        self._collector = BatchCollector(config, self._queue, monitor, validator, version=version, check=lambda: None)
+        self._collector = BatchCollector(
+            config, self._queue, monitor, validator, version=version, published=lambda: True, check=lambda: None
+        )
 
     def update(self, number: int) -> Update:
         """Makes the update that follows version `number`, and publishes the next version."""

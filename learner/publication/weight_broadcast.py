@@ -44,6 +44,7 @@ class WeightBroadcast:
         self._announcer = announcer
         self._thread = PublishThread(self._publish, self._publish_further, config.queue.stall_deadline_s)
         self._pointer: Published | None = None
+        """The newest version that is published."""
         self._served: frozenset[Version] = frozenset()
 
     @property
@@ -55,6 +56,10 @@ class WeightBroadcast:
     def stored(self) -> Mapping[str, int]:
         """Weight bytes stored since this learner started, by kind ("anchor", "delta")."""
         return self._weight_publisher.stored
+
+    def has_published(self) -> bool:
+        """Returns whether a version of this lineage is published."""
+        return self._pointer is not None
 
     def start(self) -> None:
         self._thread.start()

@@ -1,6 +1,7 @@
 """The learner waits for groups until a deadline, which what leaves the backlog as trained already puts off."""
 
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -17,16 +18,33 @@ from tests.queue.queue_harness import QueueHarness
 TRAINED = 4_000
 
 
+def collector_of(queue: Clients, deadline_s: float, published: Callable[[], bool] = lambda: True) -> BatchCollector:
+    """Returns a collector of two groups an update, which gives up after `deadline_s`."""
+    settings = {"queue": {"stall_deadline_s": deadline_s}, "learner": {"batch_groups": 2}}
+    config = Config.model_validate({"run": {"name": "a", "dir": "a"}} | settings)
+    validator = GroupValidator(GroupLimits.of(config, vocabulary=8), BASE)
+    learner = queue.learner()
+    return BatchCollector(config, learner, queue, validator, version=BASE, published=published, check=lambda: None)
+
+
+def test_the_deadline_of_waiting_begins_with_the_first_publication(
+    queue: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_collector, "LISTEN_S", 0.02)
+    QueueHarness(queue, RunRules(s=1, batch=2))
+    answers = iter([False] * 10 + [True] * 1_000)
+    with pytest.raises(DeadlineError, match="0 of 2 are in hand"):
+        collector_of(queue, 0.05, lambda: next(answers)).gather(0, threading.Event())
+    assert next(answers), "the learner gave up before it had published anything"
+
+
 def test_passing_what_is_trained_already_is_no_standstill(queue: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
     """Redis was lost. Each drain passes some prompts that checkpoints hold; then nobody generates the last one."""
     monkeypatch.setattr(batch_collector, "LISTEN_S", 0.05)
-    settings = {"run": {"name": "a", "dir": "a"}, "queue": {"stall_deadline_s": 0.2}, "learner": {"batch_groups": 2}}
-    config = Config.model_validate(settings)
     harness = QueueHarness(queue, RunRules(s=1, batch=2), prompts=0)
     queue.commit(0, "checkpoint", [f"a/0/{index}" for index in range(TRAINED)])
     harness.submit("a", TRAINED + 1)
-    validator = GroupValidator(GroupLimits.of(config, vocabulary=8), BASE)
-    collector = BatchCollector(config, queue.learner(), queue, validator, version=BASE, check=lambda: None)
+    collector = collector_of(queue, 0.2)
     with pytest.raises(DeadlineError, match="0 of 2 are in hand"):
         collector.gather(0, threading.Event())
     assert (queue.audit().trained, queue.status().tasks) == (TRAINED, 1)

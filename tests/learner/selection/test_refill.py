@@ -35,7 +35,9 @@ class Refilling(QueueHarness):
         config = Config.model_validate(settings | {"learner": {"batch_groups": B}, "queue": {"stall_deadline_s": 10.0}})
         validator = GroupValidator(GroupLimits.of(config, vocabulary=8), BASE)
         self.learner = self.queue.learner(self.version.lineage)
-        return BatchCollector(config, self.learner, self.queue, validator, version=BASE, check=self.work)
+        return BatchCollector(
+            config, self.learner, self.queue, validator, version=BASE, published=lambda: True, check=self.work
+        )
 
     def work(self) -> None:
         self.queue.complete("w1", [self.generated(task) for task in self.lease(1)])
