@@ -2,14 +2,12 @@
 
 from pathlib import Path
 
+from echo_queue.launch.reap import start_time
+
 
 def is_running(pid: int) -> bool:
     """Returns whether the process exists and has not ended; a zombie has ended."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
+    return start_time(pid) is not None
 
 
 def children_of(pid: int) -> list[int]:

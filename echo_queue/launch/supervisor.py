@@ -319,7 +319,10 @@ class Supervisor:
             with path.open("wb") as log:
                 return spawn(Role("fork-server", command), self._environ, log, self._to_guard, stdin)
 
-        gone = partial(self._tell_guard, "-")
+        def gone(pid: int) -> None:
+            with suppress(BrokenPipeError):
+                self._tell_guard("-", pid)
+
         try:
             return failpoints.step("spawn fork server", partial(ForkServer, self._forked_with, start, gone))
         except OSError:
@@ -362,13 +365,13 @@ class Supervisor:
     def _tell_guard(self, sign: str, group: int | None) -> None:
         """Raises `BrokenPipeError` where the guard is gone."""
         self._to_guard.write(f"{sign} {group}\n".encode())
-        self._to_guard.flush()
 
 
 def _spawn_guard(lock: IO[str]) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         [sys.executable, "-I", "-S", str(guard.__file__)],
         stdin=subprocess.PIPE,
+        bufsize=0,
         pass_fds=[lock.fileno()],
         start_new_session=True,
     )

@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,17 +49,35 @@ def begun(*files: Path) -> Callable[[], bool]:
     return lambda: all(file.exists() for file in files)
 
 
+def begin(roles: Supervisor, file: Path) -> dict[str, Any]:
+    """Starts a role, and returns what it says of itself once it has begun."""
+    roles.start(forked(file))
+    roles.wait(begun(file), 60, "the role")
+    return facts(file)
+
+
+def kill(roles: Supervisor, file: Path) -> dict[str, Any]:
+    """Kills the role of this file, and returns what it says of itself once it has begun again."""
+    killed = facts(file)["pid"]
+    file.unlink()
+    os.kill(killed, signal.SIGKILL)
+    roles.wait(begun(file), 60, "its second life")
+    return facts(file)
+
+
+def await_imports(roles: Supervisor) -> None:
+    roles.wait(lambda: not roles._fork_server or not roles._fork_server.importing(), 60, "the imports")
+
+
 def test_a_forked_role_finds_what_a_started_one_finds(tmp_path: Path) -> None:
     environ = {**os.environ, "FORKED_ROLE": "set"}
     found = {}
     for module in ("", IMPORTS):
         file = tmp_path / f"with {module}"
         with Supervisor(tmp_path / "run", environ, forked_with=module) as roles:
-            roles.start(forked(file))
-            roles.wait(begun(file), 60, "the role")
-            found[module] = facts(file)
+            found[module] = begin(roles, file)
             assert found[module]["parent"] == (server_of(roles) if module else os.getpid())
-            words = [word for word in command_of(facts(file)["pid"]) if word]
+            words = [word for word in command_of(found[module]["pid"]) if word]
             assert " ".join(words) == f"{sys.executable} -m tests.launch.forked_role {file}"
     for one in found.values():
         assert one["session"] == one["pid"] and one["input"] == os.devnull and one["variable"] == "set"
@@ -93,13 +110,8 @@ def test_the_exit_code_of_a_forked_role_is_heard(tmp_path: Path) -> None:
 def test_a_forked_role_that_is_killed_is_forked_again(tmp_path: Path) -> None:
     file = tmp_path / "worker"
     with Supervisor(tmp_path, backoff=QUICK, forked_with=IMPORTS) as roles:
-        roles.start(forked(file))
-        roles.wait(begun(file), 60, "the role")
-        first = facts(file)["pid"]
-        file.unlink()
-        os.kill(first, signal.SIGKILL)
-        roles.wait(begun(file), 60, "its second life")
-        assert facts(file)["parent"] == server_of(roles) and roles.states()[0].deaths == 1
+        begin(roles, file)
+        assert kill(roles, file)["parent"] == server_of(roles) and roles.states()[0].deaths == 1
 
 
 def test_while_it_imports_nothing_waits_for_it(tmp_path: Path) -> None:
@@ -128,9 +140,7 @@ def test_a_run_that_is_stopped_while_it_imports_leaves_nothing(tmp_path: Path) -
 def test_one_that_cannot_import_is_done_without(tmp_path: Path) -> None:
     file = tmp_path / "worker"
     with Supervisor(tmp_path, forked_with="no_such_package") as roles:
-        roles.start(forked(file))
-        roles.wait(begun(file), 60, "the role")
-        assert facts(file)["parent"] == os.getpid()
+        assert begin(roles, file)["parent"] == os.getpid()
     assert "No module named 'no_such_package'" in (tmp_path / "logs" / "fork-server.log").read_text()
 
 
@@ -139,25 +149,18 @@ def test_one_that_imports_for_ever_is_done_without(tmp_path: Path, monkeypatch: 
     file = tmp_path / "worker"
     environ = {**os.environ, "SLOW_IMPORT": str(tmp_path / "never")}
     with Supervisor(tmp_path, environ, forked_with=SLOW) as roles:
-        roles.start(forked(file))
-        roles.wait(begun(file), 60, "the role")
-        assert facts(file)["parent"] == os.getpid()
+        assert begin(roles, file)["parent"] == os.getpid()
 
 
 def test_its_roles_outlive_it_and_what_dies_later_is_started_by_its_command(tmp_path: Path) -> None:
     file = tmp_path / "worker"
     with Supervisor(tmp_path, backoff=QUICK, forked_with=IMPORTS) as roles:
-        roles.start(forked(file))
-        roles.wait(begun(file), 60, "the role")
-        first, server = facts(file)["pid"], server_of(roles)
+        first, server = begin(roles, file)["pid"], server_of(roles)
         os.kill(server, signal.SIGKILL)
         roles.wait(lambda: not is_running(server), 60, "the end of the fork server")
         roles.tick()
         assert is_running(first) and not roles.states()[0].deaths
-        file.unlink()
-        os.kill(first, signal.SIGKILL)
-        roles.wait(begun(file), 60, "its second life")
-        assert facts(file)["parent"] == os.getpid()
+        assert kill(roles, file)["parent"] == os.getpid()
 
 
 def test_a_machine_with_a_gpu_forks_no_roles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,10 +193,10 @@ def test_no_forked_role_survives_a_killed_supervisor(tmp_path: Path) -> None:
         assert not is_running(role["pid"]) and not is_running(role["parent"])
 
 
-def served(module: str = IMPORTS) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
+def served() -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
     """A fork server that is ready, and the supervisor's end of its socket."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    server = subprocess.Popen([sys.executable, "-m", PROGRAM, module], stdin=theirs)
+    server = subprocess.Popen([sys.executable, "-m", PROGRAM, IMPORTS], stdin=theirs)
     theirs.close()
     assert ours.recv(MESSAGE_BYTES) == READY
     return ours, server
@@ -225,7 +228,7 @@ def test_a_child_that_was_not_told_to_begin_ends_with_whoever_would_tell_it(tmp_
 
 def test_a_signal_right_after_the_start_reaches_the_role(tmp_path: Path) -> None:
     with Supervisor(tmp_path, forked_with=IMPORTS) as roles:
-        roles.wait(lambda: not roles._fork_server or not roles._fork_server.importing(), 60, "the imports")
+        await_imports(roles)
         for number in range(10):
             role = replace(forked(tmp_path / str(number)), grace_s=600.0)
             roles.start(role)
@@ -233,9 +236,8 @@ def test_a_signal_right_after_the_start_reaches_the_role(tmp_path: Path) -> None
 
 
 def test_a_role_whose_guard_is_gone_is_not_done(tmp_path: Path) -> None:
-    supervisor = Supervisor(tmp_path, backoff=QUICK, forked_with=IMPORTS)
-    with suppress(BrokenPipeError), supervisor as roles:
-        roles.wait(lambda: not roles._fork_server or not roles._fork_server.importing(), 60, "the imports")
+    with Supervisor(tmp_path, backoff=QUICK, forked_with=IMPORTS) as roles:
+        await_imports(roles)
         assert roles._guard
         roles._guard.kill()
         roles._guard.wait(60)
@@ -249,14 +251,9 @@ def test_a_fork_server_that_hangs_hides_no_death(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(client, "ANSWER_S", 0.5)
     file = tmp_path / "worker"
     with Supervisor(tmp_path, backoff=QUICK, forked_with=IMPORTS) as roles:
-        roles.start(forked(file))
-        roles.wait(begun(file), 60, "the role")
-        first, server = facts(file)["pid"], server_of(roles)
-        os.kill(server, signal.SIGSTOP)
-        file.unlink()
-        os.kill(first, signal.SIGKILL)
-        roles.wait(begun(file), 60, "its second life")
-        assert facts(file)["parent"] == os.getpid() and not is_running(server)
+        begin(roles, file)
+        os.kill(server := server_of(roles), signal.SIGSTOP)
+        assert kill(roles, file)["parent"] == os.getpid() and not is_running(server)
 
 
 def test_a_fork_server_that_does_not_answer_begins_nothing_later(
@@ -265,12 +262,9 @@ def test_a_fork_server_that_does_not_answer_begins_nothing_later(
     monkeypatch.setattr(client, "ANSWER_S", 0.5)
     file = tmp_path / "worker"
     with Supervisor(tmp_path, forked_with=IMPORTS) as roles:
-        roles.wait(lambda: not roles._fork_server or not roles._fork_server.importing(), 60, "the imports")
-        server = server_of(roles)
-        os.kill(server, signal.SIGSTOP)
-        roles.start(forked(file))
-        roles.wait(begun(file), 60, "the role")
-        assert facts(file)["parent"] == os.getpid() and not is_running(server)
+        await_imports(roles)
+        os.kill(server := server_of(roles), signal.SIGSTOP)
+        assert begin(roles, file)["parent"] == os.getpid() and not is_running(server)
 
 
 def test_an_end_that_comes_at_once_is_heard(tmp_path: Path) -> None:

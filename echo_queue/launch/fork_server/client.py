@@ -152,7 +152,7 @@ class ForkServer:
             case {"pid": pid}:
                 self._codes.pop(pid, None)  # of an earlier process with this id
                 self._answers.append(pid)
-            case {"refused": _}:
+            case {"refused": True}:
                 self._answers.append(None)
             case _:
                 self.close()

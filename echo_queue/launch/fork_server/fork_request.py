@@ -1,7 +1,7 @@
 """What the supervisor and the fork server say to each other, a JSON object for each message.
 
 The supervisor sends a `ForkRequest` together with an open file, the role's log. The fork server says `READY` once, then
-`{"pid": ...}` or `{"refused": ...}` for each request, in order, and `{"pid": ..., "code": ...}` for each end. A process
+`{"pid": ...}` or `REFUSED` for each request, in order, and `{"pid": ..., "code": ...}` for each end. A process
 waits until the supervisor, which has told the guard by then, says `{"begin": pid}`.
 """
 
@@ -11,6 +11,7 @@ from typing import Self
 import orjson
 
 READY = orjson.dumps({"ready": True})
+REFUSED = orjson.dumps({"refused": True})
 MESSAGE_BYTES = 1 << 16
 
 

@@ -26,7 +26,7 @@ import orjson
 from setproctitle import setproctitle
 
 from echo_queue.launch import collection
-from echo_queue.launch.fork_server.fork_request import MESSAGE_BYTES, READY, ForkRequest
+from echo_queue.launch.fork_server.fork_request import MESSAGE_BYTES, READY, REFUSED, ForkRequest
 
 
 def main() -> None:
@@ -88,7 +88,8 @@ def _fork(supervisor: socket.socket, log: int, held: dict[int, int]) -> bool:
     except OSError as error:
         for file in (log, may_begin, begin, is_ready, ready):
             os.close(file)
-        supervisor.send(orjson.dumps({"refused": str(error)}))
+        print(f"cannot fork: {error}", file=sys.stderr, flush=True)
+        supervisor.send(REFUSED)
         return False
     if pid == 0:
         try:

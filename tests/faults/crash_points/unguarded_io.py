@@ -49,7 +49,7 @@ ALLOWED: Mapping[str, str] = {
     "echo_queue/launch/reap.py:lives": "asks whether a process lives",
     "echo_queue/launch/fork_server/client.py:ForkServer": "called at the failpoint `spawn role`, or listens",
     "echo_queue/launch/fork_server/program.py:serve": "the fork server: it keeps nothing, and tells of roles",
-    "echo_queue/launch/fork_server/program.py:_fork": "likewise; a role of which it has not told does not begin",
+    "echo_queue/launch/fork_server/program.py:_fork": "likewise; a role begins only when it is told to",
     "echo_queue/launch/fork_server/program.py:_begin": "likewise",
     "echo_queue/launch/fork_server/program.py:_await_begin": "a role that ends here has not begun",
     "echo_queue/launch/fork_server/program.py:_take_files": "likewise",

@@ -34,8 +34,10 @@ CHUNKS = ((0, 2), (2, 2))
 BUCKETS = ((1, 2), (1, 0))
 """The buckets of the prompts of each chunk."""
 CONTROLLERS = ("c1", "c2")
-STEP, MOST_STEPS = 2, 100
-"""The ids of a step of a commit, and more steps than any commit has."""
+STEP = 2
+"""The ids of a step of a commit."""
+MOST_STEPS = 100
+"""More steps than any commit has."""
 Step = tuple[str, str, tuple[str, ...]]
 """A step of a commit: where the queue stands before and after it, and its ids."""
 pick = st.integers(0, 5)
