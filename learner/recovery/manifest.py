@@ -5,7 +5,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import orjson
@@ -73,7 +73,7 @@ class CheckpointManifest:
         return {rows.name: rows.shape for file in self.files for rows in file.rows}
 
     def encode(self) -> bytes:
-        return orjson.dumps(asdict(self))
+        return orjson.dumps(self)
 
 
 def decode(data: bytes) -> CheckpointManifest:
