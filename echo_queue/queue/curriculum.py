@@ -22,8 +22,6 @@ LOOKED_AT = 8
 """Candidates among which each admitted prompt is chosen."""
 TAKEN = 2
 """The cursor passes so many prompts for each that is admitted, until there are as many candidates as may be."""
-PASSED_MAX = 8
-"""Prompts that the cursor passes at most for one that is admitted, where checkpoints hold most of them."""
 KEPT_SHARE = 0.5
 """λ: what is left of earlier counts once a group is added."""
 EXPLORATION = 0.25

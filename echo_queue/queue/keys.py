@@ -38,7 +38,7 @@ class Keys:
         self.ready = self.prefix + "ready"
         self.in_hand = self.prefix + "in_hand"
         self.failures = self.prefix + "failures"
-        self.settled_ids = self.prefix + "settled_ids"
+        self.settled = self.prefix + "settled"
         self.drained = self.prefix + "drained"
         self.workers = self.prefix + "workers"
         self.fleet = self.prefix + "fleet"
@@ -63,6 +63,9 @@ class Keys:
 
     def lengths(self, name: str) -> str:
         return f"{self.prefix}lengths:{name}"
+
+    def settled_bits(self, epoch: str) -> str:
+        return f"{self.prefix}settled:{epoch}"
 
     def candidates(self, name: str) -> str:
         return f"{self.prefix}candidates:{name}"

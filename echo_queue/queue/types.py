@@ -266,13 +266,12 @@ class Resumed:
     """A learner's new lineage, and where the queue stands.
 
     `committed`: the newest checkpoint whose groups it holds as trained. `settled`: how many of its ids, if a learner
-    died between the steps of its commit; None: all of them. `empty`: no task is open, as after a loss of Redis.
+    died between the steps of its commit; None: all of them.
     """
 
     lineage: int
     committed: str | None
     settled: int | None
-    empty: bool
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,14 @@
   backlog: no surviving weights were trained on them.
 - The ids in a checkpoint mean the prompts whose digests it carries. The queue learns these digests in the move that
   begins the lineage, so that no other prompts can count as trained under an old name.
-- Checkpoints that follow one another are committed together, in few moves; one with many ids is committed in several.
-  Each move also sets where the queue stands, so a crash in between loses nothing.
+- A queue that has forgotten everything is told of all checkpoints in one move (`restore`).
+- Otherwise checkpoints that follow one another are committed together, in few moves; one with many ids is committed in
+  several. Each move also sets where the queue stands, so a crash in between loses nothing.
 """
 
 import logging
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from echo_queue import weights
@@ -25,8 +27,6 @@ from learner.recovery.manifest import NO_SETS, CheckpointManifest
 
 log = logging.getLogger(__name__)
 
-IDS_AT_ONCE = 3_000
-"""The ids of one move to a queue without any open task, as after a loss of Redis: it then takes less than 10 ms."""
 NO_CHECKPOINT = ""
 """The name by which the queue says that it stands at no checkpoint."""
 
@@ -44,12 +44,13 @@ def resume(
     resumed = queue.resume(rules, begun_at, newest_lineage(store), begin.sets if begin else NO_SETS)
     newest = checkpoint.mark(store, resumed.lineage, begin, window)
     to_undo, to_commit = apart(store, resumed, newest)
+    if resumed.committed is None and queue.restore(newest.name, chain.from_iterable(one.ids for one in to_commit)):
+        return newest
     for abandoned in to_undo:
         undone = queue.uncommit(abandoned.name, abandoned.parent, abandoned.ids, abandoned.settled)
         log.warning("checkpoint %s was abandoned: %d groups will be trained again", abandoned.name, undone)
-    at_once = IDS_AT_ONCE if resumed.empty else COMMIT_STEP
-    for ahead in together(to_commit, at_once):
-        queue.commit(ahead.name, ahead.ids, settled=ahead.settled or 0, at_once=at_once)
+    for ahead in together(to_commit, COMMIT_STEP):
+        queue.commit(ahead.name, ahead.ids, settled=ahead.settled or 0)
     return newest
 
 
@@ -90,7 +91,7 @@ def apart(store: ObjectStore, resumed: Resumed, newest: CheckpointManifest) -> t
 def together(checkpoints: Iterable[Trained], most: int) -> Iterator[Trained]:
     """Yields checkpoints to commit, oldest first, several as one: the name of the last, and the ids of all.
 
-    After a loss of Redis there may be thousands. What is yielded has at most `most` ids, or is one checkpoint.
+    There may be thousands after Redis was set back. What is yielded has at most `most` ids, or is one checkpoint.
     """
     gathered: Trained | None = None
     for one in checkpoints:

@@ -131,6 +131,9 @@ class Clients(WorkerQueue, PeerDirectory, SubmitterQueue, Monitor, Admin):  # ty
     def commit(self, lineage: int, checkpoint: str, task_ids: Sequence[str]) -> int:
         return self._of(lineage).commit(checkpoint, task_ids)
 
+    def restore(self, lineage: int, checkpoint: str, task_ids: Sequence[str]) -> bool:
+        return self._of(lineage).restore(checkpoint, task_ids)
+
     def uncommit(self, lineage: int, checkpoint: str, parent: str, task_ids: Sequence[str]) -> int:
         return self._of(lineage).uncommit(checkpoint, parent, task_ids)
 

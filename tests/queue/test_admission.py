@@ -197,10 +197,10 @@ def test_admission_reads_as_much_for_a_hundred_million_prompts_as_for_a_thousand
 @pytest.mark.parametrize("order", ["sequential", "shuffled"])
 def test_what_is_trained_already_is_passed_at_once_and_no_single_call_takes_long(queue: Clients, order: Order) -> None:
     """Redis was lost, and the checkpoints hold all prompts of two epochs but the last one of each."""
-    prompts, most = 1_500, 500
+    prompts, most = 3_500, 2_000
     harness = QueueHarness(queue, RunRules(s=9, batch=1, pace=False), prompts=0)
     ids = [f"a/{epoch}/{index}" for epoch in range(2) for index in range(prompts - 1)]
-    queue.commit(0, "checkpoint", ids)
+    assert queue.restore(0, "checkpoint", ids)
     harness.submit("a", prompts, order=order, epochs=2)
     passed = queue.audit().trained
     assert 0 < passed <= most
@@ -210,4 +210,4 @@ def test_what_is_trained_already_is_passed_at_once_and_no_single_call_takes_long
     harness.check()
     assert queue.audit().trained == len(ids)
     assert {task.id for task in harness.lease(9)} == {f"a/{epoch}/{prompts - 1}" for epoch in range(2)}
-    assert not queue.client.exists(queue.keys.settled_ids)
+    assert not queue.client.exists(queue.keys.settled)

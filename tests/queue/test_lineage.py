@@ -1,9 +1,11 @@
 """Restarts of the learner: fencing, what was drained, and weights that were left behind."""
 
+from dataclasses import replace
+
 import pytest
 
 from echo_queue.errors import FencedError, Problem, SetBackError
-from echo_queue.queue import Chunk, Outcome, PromptSet, RunKeys, RunRules
+from echo_queue.queue import Chunk, Outcome, PromptSet, RunKeys, RunRules, learner
 from echo_queue.records import BASE, PromptShard, Published, Version
 from echo_queue.records.group_codec import CodecError
 from tests.queue.clients import Clients
@@ -32,6 +34,7 @@ def test_a_learner_that_was_taken_over_is_fenced_in_every_move(queue: Clients) -
         lambda: queue.advance(0, 1, 1, 1.0),
         lambda: queue.commit(0, "checkpoint", ["a/0/0"]),
         lambda: queue.uncommit(0, "checkpoint", "parent", ["a/0/0"]),
+        lambda: queue.restore(0, "checkpoint", ["a/0/0"]),
         lambda: queue.publish(0, Published(Version(0, 1), "m", "d")),
         lambda: queue.bury_bad_group(0, b"a/0/0", b"1-0", CodecError(Problem("a group", "bad", ""))),
         lambda: queue.finish(0),
@@ -131,18 +134,67 @@ def test_the_checkpoint_is_believed_even_where_redis_forgot_the_completion(queue
     assert [task.id for task in harness.lease(9)] == ["a/0/2"]
 
 
-@pytest.mark.parametrize("others", [(), ("b/0/0",)], ids=["alone", "beside another"])
-def test_the_checkpoint_is_believed_even_where_redis_forgot_the_admission(
-    queue: Clients, others: tuple[str, ...]
-) -> None:
+def test_the_checkpoint_is_believed_even_where_redis_forgot_the_admission(queue: Clients) -> None:
     harness = QueueHarness(queue, RULES, prompts=0)
-    if others:  # ids are then taken one by one
-        harness.submit("b", len(others))
+    harness.submit("b", 1)
     _restart(harness, 1, ("a/0/1",))
     harness.publish(1)
     harness.submit("a", 3)
-    assert [task.id for task in harness.lease(9)] == [*others, "a/0/0", "a/0/2"]
+    assert [task.id for task in harness.lease(9)] == ["b/0/0", "a/0/0", "a/0/2"]
     assert queue.audit().trained == 1
+
+
+def test_a_queue_that_has_forgotten_everything_is_told_of_all_checkpoints_at_once(queue: Clients) -> None:
+    harness = QueueHarness(queue, RULES, prompts=0)
+    held = ["a/0/1", "a/1/0", "a/1/9", "b.c/0/2"]
+    for _ in range(2):
+        assert queue.restore(0, "0001/00000003", held)
+    harness.submit("a", 10, epochs=2)
+    harness.submit("b.c", 3)
+    assert queue.audit().trained == 2, "the others count once they would be admitted"
+    harness.rules = replace(RULES, s=100)
+    queue.overrule(harness.rules)
+    queue.admit()
+    assert not {task.id for task in harness.lease(100)} & set(held)
+    assert queue.audit().trained == len(held) and not queue.client.exists(queue.keys.settled)
+    assert not list(queue.client.scan_iter(queue.keys.settled_bits("*")))
+    assert queue.resume().committed == "0001/00000003"
+
+
+def test_what_a_restored_checkpoint_held_may_be_undone(queue: Clients) -> None:
+    """What was passed by then is trained again; what was not is forgotten, and admitted when its turn comes."""
+    harness = QueueHarness(queue, RULES, prompts=0)
+    held = ["a/0/0", "a/0/1", "a/0/28"]
+    assert queue.restore(0, "0001/00000003", held)
+    harness.submit("a", 30)
+    assert queue.audit().trained == 2
+    assert queue.uncommit(0, "0001/00000003", "", held) == 2
+    harness.check()
+    assert (queue.audit().trained, queue.client.lrange(queue.keys.redo, 0, -1)) == (0, [b"a/0/0", b"a/0/1"])
+    assert not queue.client.exists(queue.keys.settled, queue.keys.settled_bits("a/0"))
+
+
+@pytest.mark.parametrize("known", ["a task", "a trained one", "one to train again", "a checkpoint"])
+def test_a_queue_that_knows_of_anything_is_not_restored(queue: Clients, known: str) -> None:
+    """It is told by commits what checkpoints hold: what the cursors have passed already would count twice."""
+    harness = QueueHarness(queue, RULES, prompts=0 if known == "a checkpoint" else 1)
+    if known == "a checkpoint":
+        assert queue.restore(0, "0001/00000001", ())
+    elif known != "a task":
+        harness.complete(harness.lease(1))
+        harness.commit([group.task for group in harness.drain(1).groups])
+    if known == "one to train again":
+        queue.uncommit(0, "checkpoint-1", "", ["a/0/0"])
+    assert not queue.restore(0, "0001/00000003", ["a/0/0", "b/0/0"])
+    assert not queue.client.exists(queue.keys.settled)
+    harness.check()
+
+
+def test_too_many_prompts_for_one_call_are_left_to_commits(queue: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learner, "RESTORE_MAX_BYTES", 3)
+    QueueHarness(queue, RULES, prompts=0)
+    assert not queue.restore(0, "0001/00000003", ["a/0/15", "b/0/15"])
+    assert queue.restore(0, "0001/00000003", ["a/0/15", "b/0/7"])
 
 
 def test_abandoned_weights_are_unpublished_and_their_work_goes_back(queue: Clients) -> None:

@@ -1,6 +1,7 @@
 -- The backlog: sets of prompts as cursors over their shards. The cost of a set does not depend on its size.
 
-local AHEAD = 100
+-- Bits that one command sets: each takes four words of it, for which Lua's stack has room.
+local BITS_AT_ONCE = 500
 
 local function load_set(run, name)
   local set = hash(run.K['set:' .. name])
@@ -178,82 +179,102 @@ local function take_up(run, id, name, epoch, index, shard, min_pv)
   })
 end
 
--- Counts an id as trained if a checkpoint holds it and no cursor had passed it. Returns whether that is so.
-local function settled_before(run, id)
-  if redis.call('SREM', run.K.settled_ids, id) == 0 then return false end
-  count(run, 'trained')
+-- Returns the epoch of a task's set as `settled` names it, and the index of its prompt.
+local function prompt_of(id)
+  local epoch, index = id:match('^(.+/%d+)/(%d+)$')
+  return epoch, tonumber(index)
+end
+
+-- Sets the bits of these prompts of an epoch in `settled`. Returns how many of them changed.
+local function set_bits(run, epoch, indices, bit)
+  local key, changed = run.K['settled:' .. epoch], 0
+  for first = 1, #indices, BITS_AT_ONCE do
+    local words = {}
+    for place = first, math.min(first + BITS_AT_ONCE - 1, #indices) do
+      local at = #words
+      words[at + 1], words[at + 2], words[at + 3], words[at + 4] = 'SET', 'u1', indices[place], bit
+    end
+    for _, before in ipairs(redis.call('BITFIELD', key, unpack(words))) do
+      if before ~= bit then changed = changed + 1 end
+    end
+  end
+  local left = redis.call('HINCRBY', run.K.settled, epoch, bit == 1 and changed or -changed)
+  if left == 0 then
+    redis.call('DEL', key)
+    redis.call('HDEL', run.K.settled, epoch)
+  end
+  return changed
+end
+
+-- Returns whether checkpoints hold a prompt that no cursor had passed when this call began. The bits of an epoch are read
+-- once per call.
+local function holds(run, epoch, index)
+  if not run.settled[epoch] then return false end
+  run.bits[epoch] = run.bits[epoch] or redis.call('GET', run.K['settled:' .. epoch]) or ''
+  local byte = run.bits[epoch]:byte(math.floor(index / 8) + 1)
+  return byte and math.floor(byte / 2 ^ (7 - index % 8)) % 2 == 1
+end
+
+-- Returns whether checkpoints hold a prompt that is not open; it is trained then, which `count_passed` counts.
+local function settled_before(run, epoch, index)
+  if not holds(run, epoch, index) then return false end
+  local passed = run.passed[epoch] or {}
+  passed[#passed + 1], run.passed[epoch] = index, passed
+  run.to_pass = run.to_pass - 1
   return true
 end
 
--- Reads the set's next prompts, at most `most`, into `set.ahead` without moving its cursor. `settled` asks in one command
--- which of them checkpoints hold: a Redis that was lost may have a million of these to pass.
-local function look_ahead(run, set, most, settled)
-  local epoch, next_ = set.epoch, set.next
-  local ahead, ids = {}, {}
-  for place = 1, most do
-    local index, at = next_prompt(run, set)
-    if not index then break end
-    ids[place] = string.format('%s/%d/%d', set.name, set.epoch, index)
-    ahead[place] = { id = ids[place], epoch = set.epoch, next = set.next, index = index, at = at }
-  end
-  if settled and #ids > 0 then
-    for place, held in ipairs(redis.call('SMISMEMBER', run.K.settled_ids, unpack(ids))) do
-      ahead[place].settled = held == 1
+-- Moves the set's cursor past its next prompt. Returns its index and position, and whether it is trained already; nil if the
+-- set has none.
+local function pass_next(run, set)
+  local index, at = next_prompt(run, set)
+  if not index then return nil end
+  set.moved = true
+  return index, at, next(run.settled) and settled_before(run, set.name .. '/' .. set.epoch, index)
+end
+
+-- Makes the set's next prompt a task, and passes those before it that are trained already. Returns 1; 0 if it may not pass
+-- any more in this call; nil if the set has none.
+local function admit_next(run, set, min_pv)
+  while run.to_pass > 0 do
+    local index, at, settled = pass_next(run, set)
+    if not index then return nil end
+    if not settled then
+      local id = string.format('%s/%d/%d', set.name, set.epoch, index)
+      take_up(run, id, set.name, set.epoch, index, shard_at(run, set, at), min_pv)
+      return 1
     end
   end
-  set.epoch, set.next = epoch, next_
-  set.ahead, set.taken = ahead, 0
-end
-
--- Moves the set's cursor past its next prompt and returns it; nil if the set has none. One that a checkpoint holds is trained
--- already.
-local function pass_next(run, set, settled)
-  if not set.ahead or set.taken == #set.ahead then look_ahead(run, set, settled and AHEAD or 1, settled) end
-  local prompt = set.ahead[set.taken + 1]
-  if not prompt then return nil end
-  set.taken, set.moved = set.taken + 1, true
-  set.epoch, set.next = prompt.epoch, prompt.next
-  if prompt.settled then run.passed[#run.passed + 1] = prompt.id end
-  return prompt
-end
-
--- Makes the set's next prompt a task. Returns 1, or 0 if a checkpoint holds it, or nil if the set has none.
-local function admit_next(run, set, min_pv, settled)
-  local prompt = pass_next(run, set, settled)
-  if not prompt then return nil end
-  if prompt.settled then return 0 end
-  take_up(run, prompt.id, set.name, prompt.epoch, prompt.index, shard_at(run, set, prompt.at), min_pv)
-  return 1
+  return 0
 end
 
 -- Makes that prompt a task of which the curriculum expects most, among those that the cursor has passed. Returns 1, 0 or nil
 -- as `admit_next`. A curriculum that was turned off has left candidates, which are served first.
-local function admit_chosen(run, set, min_pv, settled)
+local function admit_chosen(run, set, min_pv)
   local key, count, passed = run.K['candidates:' .. set.name], candidates(run, set), nil
   local room = run.curriculum == 'off' and 0 or math.min(curriculum.TAKEN, run.curriculum_window - count)
-  for _ = 1, curriculum.PASSED_MAX do
-    local prompt = room > 0 and pass_next(run, set, settled)
-    if not prompt then break end
+  while room > 0 and run.to_pass > 0 do
+    local index, at, settled = pass_next(run, set)
+    if not index then break end
     passed = 0
-    if not prompt.settled then
-      redis.call('ZADD', key, 0, string.format('%d/%d/%d', prompt.epoch, prompt.index, prompt.at))
+    if not settled then
+      redis.call('ZADD', key, 0, string.format('%d/%d/%d', set.epoch, index, at))
       count, room = count + 1, room - 1
     end
   end
   if count == 0 then return passed end
   local member = curriculum.choose(run, set, count, served(set))
   local epoch, index, at = member:match('^(%d+)/(%d+)/(%d+)$')
-  local id = set.name .. '/' .. epoch .. '/' .. index
   redis.call('ZREM', key, member)
   set.moved = true
-  if settled_before(run, id) then return 0 end
-  take_up(run, id, set.name, tonumber(epoch), tonumber(index), shard_at(run, set, tonumber(at)), min_pv)
+  if settled_before(run, set.name .. '/' .. epoch, tonumber(index)) then return 0 end
+  take_up(run, set.name .. '/' .. epoch .. '/' .. index, set.name, tonumber(epoch), tonumber(index), shard_at(run, set, tonumber(at)), min_pv)
   return 1
 end
 
 -- Counts the prompts that one call has passed as trained, because checkpoints hold them.
 local function count_passed(run)
-  if #run.passed > 0 then count(run, 'trained', redis.call('SREM', run.K.settled_ids, unpack(run.passed))) end
+  for epoch, indices in pairs(run.passed) do count(run, 'trained', set_bits(run, epoch, indices, 0)) end
   run.passed = {}
 end
 
@@ -285,7 +306,7 @@ end
 local function admit_again(run, min_pv)
   local id = redis.call('LPOP', run.K.redo)
   if not id then return nil end
-  if settled_before(run, id) then return 0 end
+  if settled_before(run, prompt_of(id)) then return 0 end
   local name, epoch, index = id:match('^(.+)/(%d+)/(%d+)$')
   take_up(run, id, name, epoch, index, shard_of(run, name, tonumber(index)), min_pv)
   return 1
@@ -303,19 +324,18 @@ local function admit(run)
   local function admit_from(source)
     repeat
       local min_pv = math.max(0, run.v + math.floor(n / run.batch) - run.s)
-      full = min_pv > run.published or (run.pace and n >= run.window * run.batch) or looked == most
+      full = min_pv > run.published or (run.pace and n >= run.window * run.batch) or looked == most or run.to_pass <= 0
       local came = not full and source(min_pv)
       if came then n, admitted, looked = n + came, admitted + came, looked + 1 end
     until not came
   end
   admit_from(function(min_pv) return admit_again(run, min_pv) end)
-  local settled = redis.call('EXISTS', K.settled_ids) == 1
   for _, name in ipairs(redis.call('ZRANGE', K.backlog, 0, -1)) do
     if full then break end
     local set = load_set(run, name)
     local chosen = run.curriculum ~= 'off' or candidates(run, set) > 0
     admit_from(function(min_pv)
-      return chosen and admit_chosen(run, set, min_pv, settled) or admit_next(run, set, min_pv, settled)
+      return chosen and admit_chosen(run, set, min_pv) or admit_next(run, set, min_pv)
     end)
     save_cursor(run, set)
   end
@@ -325,7 +345,7 @@ local function admit(run)
     count(run, 'admitted', admitted)
     tell(run, 'admitted', admitted)
   end
-  return admitted, looked == most
+  return admitted, looked == most or run.to_pass <= 0
 end
 
 -- Returns whether a list of digests, separated by spaces, has that one.

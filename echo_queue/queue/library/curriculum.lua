@@ -1,10 +1,8 @@
 -- The curriculum: which of the prompts that a set's cursor has passed is admitted next, by what its earlier groups earned.
 -- The same rules are in Python in `curriculum.py`.
 
--- ADMIT_MAX: prompts that one call admits, because to choose one costs as much as to admit ten. PASSED_MAX: prompts that the
--- cursor passes for one of them, where checkpoints hold most.
-local curriculum = { LOOKED_AT = 8, TAKEN = 2, PASSED_MAX = 8, ADMIT_MAX = 64, KEPT_SHARE = 0.5, SAMPLES_MAX = 64,
-  EXPLORATION = 0.25 }
+-- ADMIT_MAX: prompts that one call admits, because to choose one costs as much as to admit ten.
+local curriculum = { LOOKED_AT = 8, TAKEN = 2, ADMIT_MAX = 64, KEPT_SHARE = 0.5, SAMPLES_MAX = 64, EXPLORATION = 0.25 }
 
 -- Returns numbers in (0, 1), the same ones for the same text (Park and Miller 1988).
 function curriculum.uniform(text)

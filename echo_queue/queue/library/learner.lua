@@ -255,16 +255,23 @@ local function drop_partials(run, ids)
   end
 end
 
+-- Adds the index of a task's prompt to those of its epoch.
+local function note_index(indices, id)
+  local epoch, index = prompt_of(id)
+  local of_epoch = indices[epoch] or {}
+  of_epoch[#of_epoch + 1], indices[epoch] = index, of_epoch
+end
+
 -- Moves at most SLICE ids to trained, wherever they are: the checkpoint that holds them is the last authority. An id that is
--- not open has not been admitted, in a Redis that was set back; it joins `settled_ids` and counts as trained on admission.
--- Returns how many were open.
+-- not open has not been admitted, in a Redis that was set back; its bit in `settled` is set, and it counts as trained on
+-- admission. Returns how many were open.
 local function settle(run, ids, refs)
   local K, texts = run.K, redis.call('HMGET', run.K.open, unpack(ids))
   local told = told_places(run, ids, texts)
-  local opened, entries, members, elsewhere = {}, {}, {}, {}
+  local opened, entries, members, elsewhere, ahead = {}, {}, {}, {}, {}
   for at, id in ipairs(ids) do
     if not texts[at] then
-      redis.call('SADD', run.K.settled_ids, id)
+      note_index(ahead, id)
     else
       local stream, entry, _, group = true_place(run, id, told[at])
       opened[#opened + 1] = id
@@ -284,20 +291,7 @@ local function settle(run, ids, refs)
   call_for_all('ZREM', K.in_hand, members)
   call_for_all('XDEL', K.replay, entries)
   drop_partials(run, opened)
-  return settled
-end
-
--- Settles the ids args[first] … . A queue without any open task, as after a loss of Redis, may have a million to take.
-local function settle_all(run, args, first, refs)
-  local settled, empty = 0, redis.call('HLEN', run.K.open) == 0
-  for place = first, #args, SLICE do
-    local last = math.min(place + SLICE - 1, #args)
-    if empty then
-      redis.call('SADD', run.K.settled_ids, unpack(args, place, last))
-    else
-      settled = settled + settle(run, { unpack(args, place, last) }, refs)
-    end
-  end
+  for epoch, indices in pairs(ahead) do set_bits(run, epoch, indices, 1) end
   return settled
 end
 
@@ -309,7 +303,10 @@ local function commit(keys, args)
   take_turn(run, args[1], args[2], 'commit')
   local refs = {}
   if run.state.committed == args[3] then return { 0, refs } end
-  local settled = settle_all(run, args, 4, refs)
+  local settled = 0
+  for place = 4, #args, SLICE do
+    settled = settled + settle(run, { unpack(args, place, math.min(place + SLICE - 1, #args)) }, refs)
+  end
   redis.call('HSET', run.K.state, 'committed', args[3], 'uncommitted', math.max(0, run.uncommitted - settled))
   tell(run, 'committed', settled)
   return { settled, refs }
@@ -321,18 +318,40 @@ local function uncommit(keys, args)
   local run = open_run(keys)
   take_turn(run, args[1], args[2], 'uncommit')
   if run.state.committed ~= args[3] then return 0 end
-  local undone = 0
+  local undone, ahead = 0, {}
   for place = #args, 5, -1 do
-    if redis.call('SREM', run.K.settled_ids, args[place]) == 0 then
+    if holds(run, prompt_of(args[place])) then
+      note_index(ahead, args[place])
+    else
       redis.call('LPUSH', run.K.redo, args[place])
       undone = undone + 1
     end
   end
+  for epoch, indices in pairs(ahead) do set_bits(run, epoch, indices, 0) end
   redis.call('HSET', run.K.state, 'committed', args[4])
   count(run, 'trained', -undone)
   count(run, 'undone', undone)
   tell(run, 'undone', undone)
   return undone
+end
+
+-- args: lineage turn standing, then the name of an epoch and the bits of its prompts, as in `settled`, for each epoch of which
+-- checkpoints up to `standing` hold any. Returns 0 and changes nothing unless this queue knows of no prompt that is trained or
+-- was admitted, as after a loss of Redis: a million ids, for which `commit` takes thousands of steps, are one call.
+local function restore(keys, args)
+  local run = open_run(keys)
+  take_turn(run, args[1], args[2], 'restore')
+  if run.state.committed == args[3] then return 1 end
+  local trained = redis.call('HGET', run.K.stats, 'trained') or '0'
+  local known = redis.call('HLEN', run.K.open) + redis.call('LLEN', run.K.redo)
+  if (run.state.committed or '') ~= '' or trained ~= '0' or known > 0 then return 0 end
+  for place = 4, #args, 2 do
+    redis.call('SET', run.K['settled:' .. args[place]], args[place + 1])
+    redis.call('HSET', run.K.settled, args[place], redis.call('BITCOUNT', run.K['settled:' .. args[place]]))
+  end
+  redis.call('HSET', run.K.state, 'committed', args[3])
+  if #args > 3 then tell(run, 'restored', args[3]) end
+  return 1
 end
 
 local ANNOUNCED_KEPT = 256
@@ -455,7 +474,7 @@ local function resume(keys, args)
     tell(run, 'resumed', run.lineage .. '.' .. version)
     tell_workers(run, 'resumed', run.lineage .. '.' .. version)
   end
-  return { run.lineage, run.state.committed or '', redis.call('HLEN', K.open) }
+  return { run.lineage, run.state.committed or '' }
 end
 
 -- args: lineage id entry reason cause. The learner buries a bad group at that entry of replay, with the reason. Returns as
@@ -517,6 +536,7 @@ register('skip', skip, 'allow-oom')
 register('cancel', cancel, 'allow-oom')
 register('commit', commit, 'allow-oom')
 register('uncommit', uncommit, 'allow-oom')
+register('restore', restore, 'allow-oom')
 register('announce', announce)
 register('publish', publish, 'allow-oom')
 register('publish_keys', publish_keys, 'allow-oom')

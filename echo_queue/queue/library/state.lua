@@ -18,7 +18,7 @@ KEYS
                          learner keeps seats for the update after v), enough (ready groups at which the learner, which
                          waits, is told; absent while it does not wait), mended ("<stream> <entry>": `find_leases`),
                          turn ("<n> <move>": the learner's last numbered one), resume_token,
-                         committed: the newest checkpoint that `trained` and `settled_ids` agree with, and the number
+                         committed: the newest checkpoint that `trained` and `settled` agree with, and the number
                          of its ids that do while a commit is between its steps
   rules          hash    those of the newest lineage: s batch kappa lease_ms max_attempts pace late late_deadline_ms group_max_bytes
                          group_max_tokens longest_first curriculum curriculum_window reward_failure reward_success
@@ -66,7 +66,9 @@ KEYS
   ready          zset    "<entry> <task id>" -> oldest version, for what is in replay and not yet drained
   in_hand        zset    the same for what is in replay and drained: it is in the learner's hands
   failures       hash    task id -> "attempt <n> by <worker>: <reason>", until it is trained or dead
-  settled_ids    set     ids that checkpoints up to `committed` hold and no cursor has passed: Redis was set back
+  settled:<name>/<epoch> string  a bit for each prompt: 1 if checkpoints up to `committed` hold it and no cursor has passed
+                         it, because Redis was set back
+  settled        hash    "<name>/<epoch>" -> how many of these bits are 1, while there are any
   token:<worker> string  the worker's last lease, so that a lost reply can be repeated
   drained        string  "<turn> <task id>…": the learner's last drain, so that a lost reply can be repeated
   worker:<name>  hash    heartbeat: engine version state tokens_per_s groups_per_s groups pause_ms store_bytes peer_bytes release
@@ -108,6 +110,7 @@ MOVES (one method each of a role's client in `echo_queue.queue`)
   skip                         nothing: groups that teach nothing leave the window learner.lua
   resume, cancel               a new lineage; abandoned in flight: -> retry       learner.lua
   commit, uncommit             replay -> trained; trained -> backlog (redo)       learner.lua
+  restore                      what checkpoints hold, where Redis has forgotten   learner.lua
   publish_keys                 the keys by which workers trust weights            learner.lua
   announce                     a part of the version under way is stored          learner.lua
   record                       what an update reports about itself                learner.lua
@@ -130,6 +133,8 @@ MOVES (one method each of a role's client in `echo_queue.queue`)
 --]]
 
 local ADMIT_MAX = 500
+-- Prompts that one call passes because checkpoints hold them.
+local SETTLED_MAX = 2000
 local SLICE = 1000
 local EVENTS_KEPT = 1000
 local WAKES_KEPT = 100
@@ -177,7 +182,7 @@ end
 -- The keys that most moves use. They are joined once for the run that was served last, because a move names 20 of them. No
 -- other key is remembered, since a worker's words are in some.
 local REMEMBERED = { 'state', 'rules', 'published', 'stats', 'tallies', 'tasks', 'retry', 'replay', 'open', 'leases', 'in_flight',
-  'awaited', 'consumers', 'partials', 'ready', 'in_hand', 'failures', 'settled_ids', 'idle' }
+  'awaited', 'consumers', 'partials', 'ready', 'in_hand', 'failures', 'settled', 'idle' }
 local last_keys, last_prefix
 
 -- K.tasks is the key of `tasks`, K['set:a'] that of `set:a`.
@@ -229,7 +234,10 @@ local READ_LATER = {
   shards = function() return {} end,
   buckets = function() return {} end,
   admitted = function() return {} end,
+  settled = function(run) return hash(run.K.settled) end,
+  bits = function() return {} end,
   passed = function() return {} end,
+  to_pass = function() return SETTLED_MAX end,
 }
 
 local function read_group(run, group)

@@ -98,12 +98,7 @@ class LearnerCase(Case):
         changes = {"weights": {"anchor_every": 1} if prunes else {}, "selection": {"refill": refills}}
         self.config = self.harness.config(self.name, **changes, queue={"lease_s": self.lease_s})
         self.queue, self.store = self.harness.queue(self.config), self.harness.store(self.config)
-        self.queue.configure(RunRules.of(self.config))
-        self.queue.declare(PromptSet("set", "made up"), [Chunk(0, 0, self.prompts)])
-        self.queue.submit("set", 0, PromptShard("nowhere", 0, self.prompts))
-        outgrown = self.OUTGROWN if "return_unfit" in self.places else ""
-        flat = self.FLAT if refills else ""
-        self.ends.enter_context(InstantWorker(self.queue, spoiled="set/0/0", outgrown=outgrown, flat=flat))
+        self._begin_run()
         return self
 
     def prepare(self, point: str) -> None:
@@ -118,6 +113,15 @@ class LearnerCase(Case):
             assert self.run_role("commit#3") == CRASHED
             newest = next(iter(checkpoint.history(self.store)))
             self.store.put(newest.keys[0], b"damaged")
+
+    def _begin_run(self) -> None:
+        """Submits the prompts, and starts a worker, which ends with `ends`."""
+        self.queue.configure(RunRules.of(self.config))
+        self.queue.declare(PromptSet("set", "made up"), [Chunk(0, 0, self.prompts)])
+        self.queue.submit("set", 0, PromptShard("nowhere", 0, self.prompts))
+        outgrown = self.OUTGROWN if "return_unfit" in self.places else ""
+        flat = self.FLAT if self.config.selection.refill else ""
+        self.ends.enter_context(InstantWorker(self.queue, spoiled="set/0/0", outgrown=outgrown, flat=flat))
 
     def run_role(self, crash_at: str = "", record: Path | None = None) -> int:
         """Runs the learner with a store, and so many ranks, that the point can be reached."""
@@ -146,7 +150,10 @@ class LearnerCase(Case):
 
 
 class RewindCase(LearnerCase):
-    """A learner died after three checkpoints; an operator rewinds to the oldest that has tensors."""
+    """A learner died after three checkpoints; an operator rewinds to the oldest that has tensors.
+
+    To die where the queue is restored, Redis must have been lost.
+    """
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -155,7 +162,10 @@ class RewindCase(LearnerCase):
         return self
 
     def prepare(self, point: str) -> None:
-        pass
+        if point == "restore":
+            self.ends.close()
+            self.queue.client.delete(*self.queue.client.scan_iter(self.queue.keys.prefix + "*"))
+            self._begin_run()
 
     def run_role(self, crash_at: str = "", record: Path | None = None) -> int:
         s3 = crash_at.startswith("put once ") and "probe" not in crash_at

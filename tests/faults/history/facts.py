@@ -207,6 +207,7 @@ ATTEMPTS: dict[str, Callable[[Any], Facts]] = {
     "skip": _learners,
     "commit": _learners,
     "uncommit": _learners,
+    "restore": _learners,
     "publish": _publish,
     "bury": _bury,
     "bury_bad_group": _condemn,

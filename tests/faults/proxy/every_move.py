@@ -72,6 +72,7 @@ def _learn(queue: Clients, spoiled: Clients, meet: Meet, completed: Sequence[str
     assert len(set(drained)) == 2
     left, bad = (task for task in completed if task not in drained)
     assert len(meet(lambda: spoiled.pending(lineage))) == 2
+    assert not meet(lambda: spoiled.restore(lineage, "1/1", drained)), "this queue has forgotten nothing"
     meet(lambda: [spoiled.learner(lineage).has_room(100) for _ in range(TRIES)])
     assert meet(lambda: spoiled.skip(lineage, 1)) == 1
     meet(lambda: spoiled.advance(lineage, 1, 1, 8.0))

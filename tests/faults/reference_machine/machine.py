@@ -403,7 +403,14 @@ class Machine(RuleBasedStateMachine):
             undone = me.queue.uncommit(me.lineage, standing, before, ids)
             assert undone == self.run.uncommit(me.lineage, me.turn + 1, standing, before, ids)
             me.turn += 1
-        for _, standing, ids in there[len(common) :]:
+        ahead = there[len(common) :]
+        if not self.run.committed:
+            held = [task for _, _, ids in ahead for task in ids]
+            restored = me.queue.restore(me.lineage, me.saved, held)
+            assert restored == self.run.restore(me.lineage, me.turn + 1, me.saved, held)
+            me.turn += 1
+            ahead = [] if restored else ahead
+        for _, standing, ids in ahead:
             self._commit(me, standing, ids)
 
     def _path(self, standing: str) -> list[Step]:

@@ -166,7 +166,7 @@ class Reference:
     forks: dict[int, Version] = field(default_factory=dict)
     sets: dict[str, Cursor] = field(default_factory=dict)
     redo: list[str] = field(default_factory=list)
-    submission_status: set[str] = field(default_factory=set)
+    settled: set[str] = field(default_factory=set)
     tasks: dict[str, Task] = field(default_factory=dict)
     retry: dict[str, Task] = field(default_factory=dict)
     leases: dict[str, Lease] = field(default_factory=dict)
@@ -283,8 +283,8 @@ class Reference:
 
     def _settled_before(self, task: str) -> bool:
         """A checkpoint holds the task: it counts as trained."""
-        known = task in self.submission_status
-        self.submission_status.discard(task)
+        known = task in self.settled
+        self.settled.discard(task)
         self.trained += known
         return known
 
@@ -299,10 +299,7 @@ class Reference:
             return taken and taken[0]
         passed = None
         room = min(curriculum.TAKEN, self.rules.curriculum_window - len(cursor.candidates)) if on else 0
-        for _ in range(curriculum.PASSED_MAX):
-            taken = cursor.take() if room > 0 else None
-            if taken is None:
-                break
+        while room > 0 and (taken := cursor.take()):
             passed = ""
             if not self._settled_before(taken[0]):
                 cursor.candidates = sorted([*cursor.candidates, taken[1]])
@@ -489,7 +486,7 @@ class Reference:
         for task in opened:
             self._take(task)
             self.failures.pop(task, None)
-        self.submission_status |= set(ids) - set(opened)
+        self.settled |= set(ids) - set(opened)
         self.trained += len(opened)
         self.committed, self.uncommitted = standing, max(0, self.uncommitted - len(opened))
         return len(opened)
@@ -498,12 +495,21 @@ class Reference:
         self._take_turn(lineage, turn, "uncommit")
         if self.committed != standing:
             return 0
-        undone = [task for task in ids if task not in self.submission_status]
-        self.submission_status -= set(ids)
+        undone = [task for task in ids if task not in self.settled]
+        self.settled -= set(ids)
         self.redo = undone + self.redo
         self.trained -= len(undone)
         self.committed = before
         return len(undone)
+
+    def restore(self, lineage: int, turn: int, standing: str, ids: Sequence[str]) -> bool:
+        self._take_turn(lineage, turn, "restore")
+        if self.committed == standing:
+            return True
+        if self.committed or self.trained or any((self.tasks, self.retry, self.replay, self.dead, self.redo)):
+            return False
+        self.settled, self.committed = set(ids), standing
+        return True
 
     def publish(self, version: Version) -> bool:
         self._fence(version.lineage)

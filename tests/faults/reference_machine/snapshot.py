@@ -1,7 +1,10 @@
 """One look at all that a run has in Redis, as plain values, and the same of the reference; the two must be equal."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
+
+import numpy as np
 
 from echo_queue.queue.curriculum import UNSEEN
 from echo_queue.records import Version
@@ -25,7 +28,7 @@ class Snapshot:
     candidates: dict[str, list[str]]
     successes: dict[str, bytes]
     redo: list[str]
-    submission_status: set[str]
+    settled: set[str]
     tasks: list[Task]
     retry: list[Task]
     leases: dict[str, tuple[str, int, int | None]]
@@ -53,6 +56,7 @@ def look(queue: Clients) -> Snapshot:
     """Reads the snapshot in one transaction."""
     keys, client = queue.keys, queue.client
     names = [word.decode() for word in client.zrange(keys.backlog, 0, -1)]
+    epochs: list[bytes] = client.hkeys(keys.settled)
     pipe = client.pipeline(transaction=True)
     for key in (keys.tasks, keys.retry, keys.replay, keys.dead):
         pipe.xrange(key)
@@ -63,7 +67,8 @@ def look(queue: Clients) -> Snapshot:
     for key in (keys.in_flight, keys.leases, keys.awaited, keys.ready, keys.in_hand):
         pipe.zrange(key, 0, -1, withscores=True)
     pipe.lrange(keys.redo, 0, -1)
-    pipe.smembers(keys.settled_ids)
+    pipe.hgetall(keys.settled)
+    pipe.mget([keys.settled_bits(epoch.decode()) for epoch in epochs] or [keys.settled_bits("none")])
     pipe.xrange(keys.updates)
     pipe.hmget(keys.fleet, "leader", "term", "plan")
     pipe.mget([keys.order(worker) for worker in WORKERS])
@@ -73,7 +78,7 @@ def look(queue: Clients) -> Snapshot:
         pipe.get(keys.successes(name))
     tasks, retry, replay, dead, held, held_again, *rest = pipe.execute()
     state, published, places, failures, stats, partials, *scored = rest[:11]
-    redo, submission_status, updates, (leader, term, plan), orders, *of_sets = rest[11:]
+    redo, settled, bits, updates, (leader, term, plan), orders, *of_sets = rest[11:]
     cursors, waiting, earned = of_sets[::3], of_sets[1::3], of_sets[2::3]
     versions, ends, awaited, ready, in_hand = ({word.decode(): int(score) for word, score in row} for row in scored)
     holders = _holders(tasks, held) | _holders(retry, held_again)
@@ -86,7 +91,7 @@ def look(queue: Clients) -> Snapshot:
         candidates={name: [one.decode() for one in found] for name, found in zip(names, waiting, strict=True)},
         successes={name: (found or b"").ljust(SUCCESSES, b"\0") for name, found in zip(names, earned, strict=True)},
         redo=[task.decode() for task in redo],
-        submission_status={task.decode() for task in submission_status},
+        settled=_settled(epochs, settled, bits),
         tasks=[_task(row) for row in tasks],
         retry=[_task(row) for row in retry],
         leases={
@@ -111,6 +116,16 @@ def look(queue: Clients) -> Snapshot:
     )  # fmt: skip
 
 
+def _settled(epochs: Sequence[bytes], counts: Mapping[bytes, bytes], bits: Sequence[bytes | None]) -> set[str]:
+    """Returns the ids whose bits are set; there are as many as Redis has counted."""
+    found = {}
+    for epoch, held in zip(epochs, bits, strict=False):
+        indices = np.flatnonzero(np.unpackbits(np.frombuffer(held or b"", np.uint8)))
+        found[epoch] = {f"{epoch.decode()}/{index}" for index in indices}
+    assert counts == {epoch: str(len(ids)).encode() for epoch, ids in found.items()}
+    return {task for ids in found.values() for task in ids}
+
+
 def expected(run: Reference) -> Snapshot:
     streams = {"tasks": run.tasks, "retry": run.retry, "replay": run.replay, "dead": run.dead}
     turn, move = run.turn
@@ -121,7 +136,7 @@ def expected(run: Reference) -> Snapshot:
         candidates={one.rules.name: one.candidates for one in run.backlog},
         successes={one.rules.name: _successes(run, one.rules.name) for one in run.backlog},
         redo=run.redo,
-        submission_status=run.submission_status,
+        settled=run.settled,
         tasks=list(run.tasks.values()),
         retry=list(run.retry.values()),
         leases={task: (one.worker, one.version, one.over) for task, one in run.leases.items()},
