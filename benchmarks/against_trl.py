@@ -3,7 +3,8 @@
     python -m benchmarks.against_trl [--updates 0] [--bounds 0,1,8] [--plot docs/against_trl.svg] [--json]
 
 All of them train the quick start's base model, one after the other on this machine, on the same prompts in the same
-order, with as many samples of each, the same loss, learning rate and scorer; ours publish every version (κ = 1). The
+order, with as many samples of each, the same loss, learning rate and scorer; ours publish every version (κ = 1), and
+have one worker, which keeps the learner busy: learner and worker have a core each. TRL has the threads of both. The
 reward is that of the sampled groups, a running mean over 10 updates; tokens are those that the model drew, of samples
 that were trained. *training* counts from the moment at which the trainer begins to wait for the first update's samples;
 *process* counts from the start of the command, imports and services included, and so does *first update*, until that
@@ -44,7 +45,7 @@ RUNNING_UPDATES = 10
 DEADLINE_S = 1_800
 IDLE_LOAD = 0.5
 """Load average over the last minute, before the first trainer, above which the machine is not idle."""
-SPEED_TARGET, REWARD_TARGET = 0.6, 0.05
+TRAINING_TARGET, PROCESS_TARGET, REWARD_TARGET = 0.7, 0.9, 0.05
 TRL = "TRL"
 BUILD = Path("build/against_trl").absolute()
 HERE = Path(__file__).parent
@@ -127,9 +128,10 @@ def row_of(curve: Curve) -> Row:
     )
 
 
-def with_echo_queue(s: int, base: Path, updates: int) -> Curve:
+def with_echo_queue(s: int, base: Path, updates: int, workers: int) -> Curve:
     folder = BUILD / f"s{s}"
     settings = {"MODEL__BASE": base, "LEARNER__MAX_UPDATES": updates, "STALENESS__S": s, "STALENESS__KAPPA": 1}
+    settings["ROLLOUT__WORKERS"] = workers
     started = time.time()
     quick_start("run", folder, settings)
     log = metrics.read(folder / "metrics.jsonl")
@@ -200,10 +202,13 @@ def targets(rows: Sequence[Row]) -> dict[str, bool]:
         )
         for one in ours
     }
-    if theirs.reached is not None:
-        last, most = ours[-1], SPEED_TARGET * theirs.reached.training_s
-        held[f"{last.trainer}: reward {REWARD} in at most {SPEED_TARGET} of TRL's time of training"] = (
-            last.reached is not None and last.reached.training_s <= most
+    if theirs.reached is not None and theirs.process_s is not None:
+        last, until = ours[-1], f"{ours[-1].trainer}: reward {REWARD} in at most"
+        held[f"{until} {TRAINING_TARGET} of TRL's time of training"] = (
+            last.reached is not None and last.reached.training_s <= TRAINING_TARGET * theirs.reached.training_s
+        )
+        held[f"{until} {PROCESS_TARGET} of TRL's time of the whole process"] = (
+            last.process_s is not None and last.process_s <= PROCESS_TARGET * theirs.process_s
         )
     return held
 
@@ -261,6 +266,7 @@ def main() -> int:
         "--updates", type=int, default=0, help="updates of each trainer; 0: as many as the quick start's prompts give"
     )
     parser.add_argument("--bounds", default="0,1,8", help="the bounds S of ours")
+    parser.add_argument("--workers", type=int, default=1, help="the rollout workers of ours, with a thread each")
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--trl-threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", action="store_true")
@@ -278,7 +284,7 @@ def main() -> int:
             f"the machine is not idle (load {load_average:.1f}): times are not fair to TRL", file=sys.stderr, flush=True
         )
     curves = [with_trl(config, base, updates, options.trl_threads)]
-    curves += [with_echo_queue(int(s), base, updates) for s in options.bounds.split(",")]
+    curves += [with_echo_queue(int(s), base, updates, options.workers) for s in options.bounds.split(",")]
     rows = [row_of(curve) for curve in curves]
     print(summary(rows), courses(rows), sep="\n\n", flush=True)
     if options.plot:

@@ -31,7 +31,8 @@ def test_what_never_gets_there_is_said_and_breaks_the_promise(
     assert rows[2].reached is None
     assert "| S = 8 | never | never | never | never | never |" in summary(rows)
     assert "| 480 | 1.00 (3,000; 120.0 s) | 1.00 (3,000; 90.0 s) | 0.26 (3,000; 30.0 s) |" in courses(rows)
-    assert list(targets(rows).values()) == [True, False, False]
+    assert list(targets(rows).values()) == [True, False, False, False]
+    assert list(targets(rows[:2]).values()) == [True, False, True], "0.75 of the training, 0.76 of the process"
     assert conclude(rows, targets(rows), as_json=True) == 1
     verdict = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert [len(row["places"]) for row in verdict["figures"]] == [21, 21, 21]

@@ -11,7 +11,8 @@ import echo_queue.launch.fork_server.model_roles
 import learner.training_loop, workers.engines.transformers, workers.worker
 from transformers.models.qwen3 import modeling_qwen3
 
-assert "scipy.optimize" not in sys.modules
+assert not {"scipy.optimize", "scipy.linalg"} & set(sys.modules)
+assert "numba.cpython.rangeobj" in sys.modules, "numba imports it with the first compiled function"
 assert threading.active_count() == 1, "a process with threads is not forked"
 import scipy.optimize
 """

@@ -20,3 +20,13 @@ def compiled(function: F) -> F:
         return cast(F, numba.njit(nogil=True, cache=True)(function))
     except RuntimeError:  # numba may write to no folder here: each process compiles for itself
         return cast(F, numba.njit(nogil=True)(function))
+
+
+def call_first() -> None:
+    """Calls a compiled function that does nothing. The first call of any in a process takes long."""
+    _same(U(0))
+
+
+@compiled
+def _same(number: U) -> U:
+    return number
