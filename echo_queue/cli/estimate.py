@@ -17,8 +17,8 @@ from echo_queue.estimate.worker_memory import WorkerMemory
 Row = tuple[str, str, str]
 """A row of the table: what it counts, how much, and how that is reckoned."""
 
-LEAST_WIDTH = 110
-"""Columns of the table, in a terminal that has fewer as well."""
+FILE_WIDTH = 110
+"""Columns of the table where it does not go to a terminal."""
 
 LEARNER_PARTS = {
     "base": "the frozen weights",
@@ -41,11 +41,12 @@ def show(config: Config, file: Path | None, assumed: Assumptions, *, as_json: bo
     if as_json:
         print_json(found)
         return
-    console = Console(highlight=False, soft_wrap=True)
-    Console(highlight=False, width=max(LEAST_WIDTH, console.width)).print(_table(sections(config, found)))
+    console = Console(highlight=False)
+    width = console.width if console.is_terminal else FILE_WIDTH
+    Console(highlight=False, width=width).print(_table(sections(config, found)))
     console.print()
     for sentence in sentences(config, found):
-        console.print(sentence)
+        console.print(sentence, soft_wrap=not console.is_terminal)
 
 
 def sections(config: Config, found: RunEstimate) -> Iterator[tuple[str, Iterator[Row]]]:
@@ -144,7 +145,7 @@ def _table(sections: Iterable[tuple[str, Iterable[Row]]]) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
-    table.add_column(style="dim", no_wrap=True)
+    table.add_column(style="dim")
     for title, rows in sections:
         table.add_row(f"[bold]{title}[/]")
         for name, amount, how in rows:

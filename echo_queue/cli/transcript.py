@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise, repeat
 from typing import Literal
 
 from rich.console import Console
@@ -13,7 +13,9 @@ from echo_queue.records import PartialSample, Sample, Tokens
 Words = Callable[[Tokens], str]
 """Decodes token ids to text."""
 STYLES = {"prompt": "dim", "model": "bold green", "environment": "cyan"}
-MARGIN = 13
+MARGIN, BORDER = 13, " │ "
+LEAST = 20
+"""The columns of a turn, in a terminal that has fewer as well."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,12 @@ def _drawn(sample: Sample | PartialSample) -> dict[int, int]:
 
 
 def draw(console: Console, title: str, prompt: str | None, samples: Sequence[Transcript]) -> None:
-    """Prints the samples, each turn with its speaker, in colours where there are some. Equal samples appear once."""
-    console.print(Text(title, "bold"), soft_wrap=True)
+    """Prints the samples, each turn with its speaker, in colours where there are some. Equal samples appear once.
+
+    Lines are broken to fit a terminal, and whole in a file.
+    """
+    whole = not console.is_terminal
+    console.print(Text(title, "bold"), soft_wrap=whole)
     if prompt is not None:
         _say(console, "prompt", prompt)
     for number, one in enumerate(samples):
@@ -71,7 +77,7 @@ def draw(console: Console, title: str, prompt: str | None, samples: Sequence[Tra
         alike = [str(position) for position, other in enumerate(samples) if other == one]
         name = f"sample{'s' * (len(alike) > 1)} {', '.join(alike)}"
         console.print()
-        console.print(Text.assemble((name, "bold"), "  ", "  ".join(_facts(one))), soft_wrap=True)
+        console.print(Text.assemble((name, "bold"), "  ", "  ".join(_facts(one))), soft_wrap=whole)
         for part in one.parts:
             _say(console, part.speaker, part.text)
 
@@ -87,6 +93,8 @@ def _facts(sample: Transcript) -> Iterator[str]:
 
 
 def _say(console: Console, speaker: str, text: str) -> None:
-    for number, line in enumerate(text.strip().splitlines() or [""]):
-        head = (speaker if number == 0 else "").rjust(MARGIN) + " │ "
-        console.print(Text.assemble((head, "dim"), (line, STYLES[speaker])), soft_wrap=True)
+    heads, room = chain([speaker], repeat("")), max(LEAST, console.width - MARGIN - len(BORDER))
+    for line in text.strip().splitlines() or [""]:
+        words = Text(line, STYLES[speaker])
+        for row in words.wrap(console, room) if console.is_terminal else [words]:
+            console.print(Text.assemble((next(heads).rjust(MARGIN) + BORDER, "dim"), row), soft_wrap=True)

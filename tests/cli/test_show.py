@@ -81,6 +81,21 @@ def test_on_a_terminal_the_sides_have_colours() -> None:
     assert "\x1b[1;32mbet" in page.getvalue() and "\x1b[36mThey call." in page.getvalue()
 
 
+def test_on_a_narrow_terminal_each_turn_stays_behind_its_speaker() -> None:
+    page = StringIO()
+    narrow = Console(file=page, force_terminal=True, color_system=None, width=40)
+    draw(narrow, "x", "Your card: J. Your move, please?", [transcript(GAME, words)])
+    lines = [line.rstrip() for line in page.getvalue().splitlines()]
+    assert lines[:5] == [
+        "x",
+        "       prompt │ Your card: J. Your move,",
+        "              │ please?",
+        "",
+        "sample 0  reward -2  ended by stop  4",
+    ]
+    assert max(map(len, lines)) <= 40
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A run that has ended: no server, and groups that its learner has kept."""
