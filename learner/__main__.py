@@ -15,7 +15,7 @@ from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.errors import AGAIN, DONE, REFUSED, ConfigError, EchoQueueError, Problem, SetBackError
 from echo_queue.launch import collection
-from echo_queue.launch.model_imports import prepare_numba, spare_scipy
+from echo_queue.launch.model_imports import spare_scipy
 from echo_queue.launch.problem_output import print_problems
 from echo_queue.launch.signals import set_on_signals
 from learner.ranks import launcher
@@ -56,10 +56,11 @@ def _train(config: Config, place: Place) -> int:
         spare_scipy()
         from transformers.utils.logging import disable_progress_bar
 
+        from echo_queue.weights.delta import compiled
         from learner.ranks.team import OtherRankError, RankLostError
         from learner.training_loop import train
 
-        prepare_numba()
+        compiled.prepare()
 
     disable_progress_bar()
     try:

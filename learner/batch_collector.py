@@ -8,8 +8,8 @@
   (`learner.selection.signal`). While the learner waits for those, the queue counts the former as trained, so that other
   prompts are admitted.
 - Waiting ends at a deadline with an error that says which role is missing. The deadline counts from the learner's first
-  publication, since prompts are admitted with it. Before the deadline, the learner is told if Redis is full of groups
-  that it has trained and not committed: nobody but the learner can free them.
+  publication, since prompts are admitted with it; that has a deadline ten times as long. Before the deadline, the
+  learner is told if Redis is full of groups that it has trained and not committed: nobody else can free them.
 """
 
 import threading
@@ -30,6 +30,8 @@ from learner.selection.signal import UpdateGroups
 LISTEN_S = 1.0
 OWED_S = 0.02
 """Longest wait for a group while a version is to be published as soon as the one before it is."""
+UNPUBLISHED_FACTOR = 10.0
+"""The first publication may take so many times as long as the wait for a group."""
 FULL_AFTER_S = 1.0
 """Groups are waited for so long before, and between, looks at whether Redis is full."""
 
@@ -104,8 +106,8 @@ class BatchCollector:
         answers None, it will before long. It also returns one once Redis is full, if trained groups are `uncommitted`.
         """
         update = self._in_hand(version)
-        last_group_s, ready, outside = time.monotonic(), 0, 0
-        look_s = last_group_s + FULL_AFTER_S
+        began_s = last_group_s = time.monotonic()
+        ready, outside, look_s = 0, 0, began_s + FULL_AFTER_S
         while update.lacking > 0 and not stop.is_set():
             self._check()
             self._validator.complain()
@@ -123,7 +125,10 @@ class BatchCollector:
                     return self._pause(Pause.full, update.groups)
                 look_s = time.monotonic() + FULL_AFTER_S
             # After a loss of Redis, what is trained already leaves the backlog first, and no group can come meanwhile.
-            if drained.groups or drained.outside < outside or not self._published():
+            if not self._published():
+                self._await_publication(now - began_s)
+                last_group_s = now
+            elif drained.groups or drained.outside < outside:
                 last_group_s = now
             outside = drained.outside
             if now - last_group_s > self._deadline_s:
@@ -152,6 +157,13 @@ class BatchCollector:
         while self.pending and (update.lacking > 0 or len(update.groups) < due):
             update.add([self.pending.popleft()])
         return update
+
+    def _await_publication(self, waited_s: float) -> None:
+        """Raises `DeadlineError` if the first publication takes too long."""
+        deadline_s = UNPUBLISHED_FACTOR * self._deadline_s
+        if waited_s > deadline_s:
+            what = f"its first version was not published within {deadline_s:.0f} s"
+            raise DeadlineError(Problem("learner", what, "check that the object store accepts data; then restart it"))
 
     def _give_up(self, lacking: int) -> None:
         what = f"no group came for {self._deadline_s:.0f} s, {self._size - lacking} of {self._size} are in hand"

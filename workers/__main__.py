@@ -16,7 +16,7 @@ from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.errors import EchoQueueError
 from echo_queue.launch import collection
-from echo_queue.launch.model_imports import prepare_numba, spare_scipy
+from echo_queue.launch.model_imports import spare_scipy
 from echo_queue.launch.problem_output import print_problems
 from workers.preemption import watch
 from workers.shutdown import Shutdown, on_signals
@@ -58,9 +58,10 @@ def start(config: Config, name: str, shutdown: Shutdown) -> None:
         with collection.paused():
             if config.rollout.engine == "transformers":
                 spare_scipy()
+            from echo_queue.weights.delta import compiled
             from workers.worker import work
 
-            prepare_numba()
+            compiled.prepare()
 
         work(config, name, scorer, shutdown)
     finally:

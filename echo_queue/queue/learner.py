@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 NO_SETS: Mapping[str, str] = {}
 FETCH_STEP = 32
 """The groups that one request reads: the server answers others between requests."""
-RESTORE_MAX_BYTES = 1 << 26
-"""The bytes of one `restore`, of which each is for eight prompts: it then takes less than 100 ms."""
+RESTORE_MAX_BYTES = 1 << 23
+"""The bytes of one `restore`, of which each is for eight prompts: it then takes some 20 ms of the server."""
 COMMIT_STEP = 128
 """The ids that one step of `commit` or `uncommit` moves: a server of a fleet is then held for some 6 ms."""
 
@@ -75,12 +75,12 @@ class LearnerQueue(Arrivals):
         answer = self._caller.call("resume", *begin, floor, uuid.uuid4().hex, len(words), *words, *known)
         lineage, committed = answer
         self._lineage, self._turn = int(lineage), 0
-        while self.cancel():
+        while self._cancel():
             pass
         name, _, settled = replies.text(committed).partition(" ")
         return Resumed(self._lineage, name or None, int(settled) if settled else None)
 
-    def cancel(self) -> int:
+    def _cancel(self) -> int:
         """Sends some of the tasks in flight back that the lineage's beginning left behind. Returns how many."""
         return int(self._caller.call("cancel", self._lineage))
 

@@ -31,11 +31,19 @@ def test_the_deadline_of_waiting_begins_with_the_first_publication(
     queue: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch_collector, "LISTEN_S", 0.02)
+    monkeypatch.setattr(batch_collector, "UNPUBLISHED_FACTOR", 1e6)
     QueueHarness(queue, RunRules(s=1, batch=2))
     answers = iter([False] * 10 + [True] * 1_000)
     with pytest.raises(DeadlineError, match="0 of 2 are in hand"):
         collector_of(queue, 0.05, lambda: next(answers)).gather(0, threading.Event())
     assert next(answers), "the learner gave up before it had published anything"
+
+
+def test_a_first_publication_that_never_ends_is_named(queue: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_collector, "LISTEN_S", 0.02)
+    QueueHarness(queue, RunRules(s=1, batch=2))
+    with pytest.raises(DeadlineError, match="its first version was not published"):
+        collector_of(queue, 0.01, lambda: False).gather(0, threading.Event())
 
 
 def test_passing_what_is_trained_already_is_no_standstill(queue: Clients, monkeypatch: pytest.MonkeyPatch) -> None:

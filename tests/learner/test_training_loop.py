@@ -127,7 +127,7 @@ def test_the_queue_hears_of_a_checkpoint_only_once_it_is_whole(
     for step, about in steps.taken:
         if step in ("put checkpoints/manifest.json", "put once checkpoints/manifest.json"):
             saved.add(str(about).removeprefix("checkpoints/").removesuffix("/manifest.json"))
-        elif step == "commit":
+        elif step in ("commit", "restore"):
             assert isinstance(about, tuple) and about[2] in saved
             committed += 1
     assert committed == len(saved) > 1

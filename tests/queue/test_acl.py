@@ -74,6 +74,20 @@ def _refused(what: Callable[[], Any]) -> bool:
     return False
 
 
+def test_a_submitter_admits_what_is_trained_already_and_what_is_trained_again(queue: Clients, acting: As) -> None:
+    submitter, learner = acting("submitter"), acting("learner")
+    learner.configure(RULES)
+    lineage, held = learner.resume().lineage, ["a/0/0", "a/0/1"]
+    learner.publish(lineage, Published(Version(lineage, 0), "manifest", "digest"))
+    assert learner.restore(lineage, "0001/00000001", held)
+    assert submitter.declare(PromptSet("a", "source"), [Chunk(0, 0, 2)])
+    assert submitter.submit("a", 0, PromptShard("shard", 0, 2))
+    assert queue.audit().trained == 2
+    assert learner.uncommit(lineage, "0001/00000001", "", held) == 2
+    assert submitter.admit() == 2
+    assert (queue.audit().ok, queue.audit().tasks) == (True, 2)
+
+
 def test_every_role_can_do_its_part(queue: Clients, acting: As) -> None:
     submitter, worker, learner, monitor = (acting(role) for role in ("submitter", "worker", "learner", "monitor"))
     learner.configure(RULES)
@@ -210,7 +224,7 @@ def test_a_worker_cannot_submit_forge_read_others_work_or_publish(queue: Clients
         lambda: worker.client.hset(keys.run_keys, "public_key", "mine"),
         lambda: worker.advance(0, 1, 0, 1.0),
         lambda: worker.drain(0, 1),
-        lambda: worker.learner(0).cancel(),
+        lambda: worker.caller.call("cancel", 0),
         lambda: worker.pending(0),
         lambda: worker.commit(0, "0/1", ["a/0/0"]),
         worker.resume,

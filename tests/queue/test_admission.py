@@ -195,7 +195,7 @@ def test_admission_reads_as_much_for_a_hundred_million_prompts_as_for_a_thousand
 
 
 @pytest.mark.parametrize("order", ["sequential", "shuffled"])
-def test_what_is_trained_already_is_passed_at_once_and_no_single_call_takes_long(queue: Clients, order: Order) -> None:
+def test_what_is_trained_already_is_passed_at_once_and_each_call_has_its_limit(queue: Clients, order: Order) -> None:
     """Redis was lost, and the checkpoints hold all prompts of two epochs but the last one of each."""
     prompts, most = 3_500, 2_000
     harness = QueueHarness(queue, RunRules(s=9, batch=1, pace=False), prompts=0)

@@ -30,7 +30,7 @@ def test_a_learner_that_was_taken_over_is_fenced_in_every_move(queue: Clients) -
     for move in (
         lambda: queue.drain(0, 1),
         lambda: queue.pending(0),
-        lambda: queue.learner(0).cancel(),
+        lambda: queue.caller.call("cancel", 0),
         lambda: queue.advance(0, 1, 1, 1.0),
         lambda: queue.commit(0, "checkpoint", ["a/0/0"]),
         lambda: queue.uncommit(0, "checkpoint", "parent", ["a/0/0"]),

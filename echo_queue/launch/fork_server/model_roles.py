@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from echo_queue.launch.model_imports import prepare_numba, spare_scipy
+from echo_queue.launch.model_imports import spare_scipy
 
 spare_scipy()
 for module in (
@@ -10,4 +10,4 @@ for module in (
     *("transformers.models.auto.modeling_auto", "transformers.models.auto.tokenization_auto"),
 ):
     import_module(module)
-prepare_numba()
+import_module("echo_queue.weights.delta.compiled").prepare()

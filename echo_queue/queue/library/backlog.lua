@@ -1,7 +1,8 @@
 -- The backlog: sets of prompts as cursors over their shards. The cost of a set does not depend on its size.
 
--- Bits that one command sets: each takes four words of it, for which Lua's stack has room.
-local BITS_AT_ONCE = 500
+-- AT_ONCE: bits that one command sets; each takes four words of it, for which Lua's stack has room. READ_MAX_BYTES: up to this
+-- size the bits of an epoch are read all at once.
+local BITS = { AT_ONCE = 500, READ_MAX_BYTES = 1048576 }
 
 local function load_set(run, name)
   local set = hash(run.K['set:' .. name])
@@ -188,9 +189,9 @@ end
 -- Sets the bits of these prompts of an epoch in `settled`. Returns how many of them changed.
 local function set_bits(run, epoch, indices, bit)
   local key, changed = run.K['settled:' .. epoch], 0
-  for first = 1, #indices, BITS_AT_ONCE do
+  for first = 1, #indices, BITS.AT_ONCE do
     local words = {}
-    for place = first, math.min(first + BITS_AT_ONCE - 1, #indices) do
+    for place = first, math.min(first + BITS.AT_ONCE - 1, #indices) do
       local at = #words
       words[at + 1], words[at + 2], words[at + 3], words[at + 4] = 'SET', 'u1', indices[place], bit
     end
@@ -198,6 +199,7 @@ local function set_bits(run, epoch, indices, bit)
       if before ~= bit then changed = changed + 1 end
     end
   end
+  if changed == 0 then return 0 end
   local left = redis.call('HINCRBY', run.K.settled, epoch, bit == 1 and changed or -changed)
   if left == 0 then
     redis.call('DEL', key)
@@ -206,16 +208,20 @@ local function set_bits(run, epoch, indices, bit)
   return changed
 end
 
--- Returns whether checkpoints hold a prompt that no cursor had passed when this call began. The bits of an epoch are read
--- once per call.
+-- Returns whether a prompt's bit in `settled` was set when this call began. The bits of an epoch are read once per call,
+-- unless they are many.
 local function holds(run, epoch, index)
   if not run.settled[epoch] then return false end
-  run.bits[epoch] = run.bits[epoch] or redis.call('GET', run.K['settled:' .. epoch]) or ''
+  local key = run.K['settled:' .. epoch]
+  if run.bits[epoch] == nil then
+    run.bits[epoch] = redis.call('STRLEN', key) <= BITS.READ_MAX_BYTES and redis.call('GET', key)
+  end
+  if not run.bits[epoch] then return redis.call('GETBIT', key, index) == 1 end
   local byte = run.bits[epoch]:byte(math.floor(index / 8) + 1)
   return byte and math.floor(byte / 2 ^ (7 - index % 8)) % 2 == 1
 end
 
--- Returns whether checkpoints hold a prompt that is not open; it is trained then, which `count_passed` counts.
+-- Returns whether checkpoints hold a prompt that is about to be admitted; it is trained then, which `count_passed` counts.
 local function settled_before(run, epoch, index)
   if not holds(run, epoch, index) then return false end
   local passed = run.passed[epoch] or {}
@@ -304,11 +310,13 @@ end
 
 -- Makes a prompt a task again that was trained in weights since left behind. Returns 1, 0 or nil as `admit_next`.
 local function admit_again(run, min_pv)
-  local id = redis.call('LPOP', run.K.redo)
+  local id = redis.call('LINDEX', run.K.redo, 0)
   if not id then return nil end
-  if settled_before(run, prompt_of(id)) then return 0 end
   local name, epoch, index = id:match('^(.+)/(%d+)/(%d+)$')
-  take_up(run, id, name, epoch, index, shard_of(run, name, tonumber(index)), min_pv)
+  local shard, settled = shard_of(run, name, tonumber(index)), settled_before(run, prompt_of(id))
+  redis.call('LPOP', run.K.redo) -- only now: what cannot be read leaves no prompt behind
+  if settled then return 0 end
+  take_up(run, id, name, epoch, index, shard, min_pv)
   return 1
 end
 
@@ -339,8 +347,8 @@ local function admit(run)
     end)
     save_cursor(run, set)
   end
-  count_passed(run)
   dispatch(run)
+  count_passed(run)
   if admitted > 0 then
     count(run, 'admitted', admitted)
     tell(run, 'admitted', admitted)

@@ -283,6 +283,7 @@ local function settle(run, ids, refs)
       end
     end
   end
+  for epoch, indices in pairs(ahead) do set_bits(run, epoch, indices, 1) end
   local settled = call_for_all('HDEL', K.open, opened)
   count(run, 'trained', settled)
   call_for_all('HDEL', K.failures, opened)
@@ -291,7 +292,6 @@ local function settle(run, ids, refs)
   call_for_all('ZREM', K.in_hand, members)
   call_for_all('XDEL', K.replay, entries)
   drop_partials(run, opened)
-  for epoch, indices in pairs(ahead) do set_bits(run, epoch, indices, 1) end
   return settled
 end
 

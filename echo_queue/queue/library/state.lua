@@ -66,8 +66,8 @@ KEYS
   ready          zset    "<entry> <task id>" -> oldest version, for what is in replay and not yet drained
   in_hand        zset    the same for what is in replay and drained: it is in the learner's hands
   failures       hash    task id -> "attempt <n> by <worker>: <reason>", until it is trained or dead
-  settled:<name>/<epoch> string  a bit for each prompt: 1 if checkpoints up to `committed` hold it and no cursor has passed
-                         it, because Redis was set back
+  settled:<name>/<epoch> string  a bit for each prompt: 1 if checkpoints up to `committed` hold it and it is not counted as
+                         trained yet, because Redis was set back or lost
   settled        hash    "<name>/<epoch>" -> how many of these bits are 1, while there are any
   token:<worker> string  the worker's last lease, so that a lost reply can be repeated
   drained        string  "<turn> <task id>…": the learner's last drain, so that a lost reply can be repeated

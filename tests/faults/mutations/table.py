@@ -499,8 +499,8 @@ MUTATIONS = (
         "one step of what a rewind leaves behind and no more",
         "workers go on with what abandoned weights have begun, until their completion is refused",
         "echo_queue/queue/learner.py",
-        "while self.cancel():",
-        "if self.cancel():",
+        "while self._cancel():",
+        "if self._cancel():",
         ("tests/queue/test_bounded_steps.py::test_a_new_lineage_sends_back_all_that_abandoned_weights_make",),
     ),
     Mutation(
@@ -657,6 +657,14 @@ MUTATIONS = (
         " or trained ~= '0' or known > 0 then return 0 end",
         " then return 0 end",
         ("tests/queue/test_lineage.py::test_a_queue_that_knows_of_anything_is_not_restored",),
+    ),
+    Mutation(
+        "a submitter without the right to find a prompt's shard",
+        "it cannot admit what a rewind has brought back, and no chunk can come",
+        "echo_queue/queue/acl.py",
+        '"+zadd +zrange +zrangebyscore", ("shards:*",)',
+        '"+zadd +zrangebyscore", ("shards:*",)',
+        ("tests/queue/test_acl.py::test_a_submitter_admits_what_is_trained_already_and_what_is_trained_again",),
     ),
     Mutation(
         "what was passed as trained is not forgotten",
