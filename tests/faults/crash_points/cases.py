@@ -119,7 +119,7 @@ class LearnerCase(Case):
         self.queue.configure(RunRules.of(self.config))
         self.queue.declare(PromptSet("set", "made up"), [Chunk(0, 0, self.prompts)])
         self.queue.submit("set", 0, PromptShard("nowhere", 0, self.prompts))
-        outgrown = self.OUTGROWN if self.places[0] == "return_unfit" else ""  # as `prepare` does
+        outgrown = self.OUTGROWN if "return_unfit" in self.places[:1] else ""  # as `prepare` does
         flat = self.FLAT if self.config.selection.refill else ""
         self.ends.enter_context(InstantWorker(self.queue, spoiled="set/0/0", outgrown=outgrown, flat=flat))
 
