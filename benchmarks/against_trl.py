@@ -45,7 +45,7 @@ RUNNING_UPDATES = 10
 DEADLINE_S = 1_800
 IDLE_LOAD = 0.5
 """Load average over the last minute, before the first trainer, above which the machine is not idle."""
-TRAINING_TARGET, PROCESS_TARGET, REWARD_TARGET = 0.7, 0.9, 0.05
+TRAINING_TARGET, PROCESS_TARGET, REWARD_TARGET = 0.6, 0.9, 0.05
 TRL = "TRL"
 BUILD = Path("build/against_trl").absolute()
 HERE = Path(__file__).parent
@@ -130,8 +130,13 @@ def row_of(curve: Curve) -> Row:
 
 def with_echo_queue(s: int, base: Path, updates: int, workers: int) -> Curve:
     folder = BUILD / f"s{s}"
-    settings = {"MODEL__BASE": base, "LEARNER__MAX_UPDATES": updates, "STALENESS__S": s, "STALENESS__KAPPA": 1}
-    settings["ROLLOUT__WORKERS"] = workers
+    settings = {
+        "MODEL__BASE": base,
+        "ROLLOUT__WORKERS": workers,
+        "LEARNER__MAX_UPDATES": updates,
+        "STALENESS__S": s,
+        "STALENESS__KAPPA": 1,
+    }
     started = time.time()
     quick_start("run", folder, settings)
     log = metrics.read(folder / "metrics.jsonl")

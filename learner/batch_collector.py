@@ -124,10 +124,10 @@ class BatchCollector:
                 if uncommitted() and not self._queue.has_room(CALL_BYTES):
                     return self._pause(Pause.full, update.groups)
                 look_s = time.monotonic() + FULL_AFTER_S
-            # After a loss of Redis, what is trained already leaves the backlog first, and no group can come meanwhile.
             if not self._published():
                 self._await_publication(now - began_s)
                 last_group_s = now
+            # After a loss of Redis, what is trained already leaves the backlog first, and no group can come meanwhile.
             elif drained.groups or drained.outside < outside:
                 last_group_s = now
             outside = drained.outside

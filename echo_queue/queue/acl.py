@@ -91,7 +91,7 @@ SUBMITTER: tuple[Grant, ...] = (
     ("~", "+hget +hset", ("digests",)),
     ("~", "+zadd +zscore +zrange +zrem", ("backlog",)),
     ("~", "+hgetall +hincrby +hdel", ("settled",)),
-    ("~", "+get +getbit +strlen +bitfield +del", ("settled:*",)),
+    ("~", "+getbit +bitfield +del", ("settled:*",)),
     ("~", "+getrange +setrange", ("lengths:*",)),
     ("%R~", "+getrange", ("successes:*",)),
     ("~", "+zadd +zcard +zrange +zrem", ("candidates:*",)),

@@ -134,13 +134,17 @@ def test_the_checkpoint_is_believed_even_where_redis_forgot_the_completion(queue
     assert [task.id for task in harness.lease(9)] == ["a/0/2"]
 
 
-def test_the_checkpoint_is_believed_even_where_redis_forgot_the_admission(queue: Clients) -> None:
+@pytest.mark.parametrize("others", [(), ("b/0/0",)], ids=["alone", "beside another"])
+def test_the_checkpoint_is_believed_even_where_redis_forgot_the_admission(
+    queue: Clients, others: tuple[str, ...]
+) -> None:
     harness = QueueHarness(queue, RULES, prompts=0)
-    harness.submit("b", 1)
+    if others:
+        harness.submit("b", len(others))
     _restart(harness, 1, ("a/0/1",))
     harness.publish(1)
     harness.submit("a", 3)
-    assert [task.id for task in harness.lease(9)] == ["b/0/0", "a/0/0", "a/0/2"]
+    assert [task.id for task in harness.lease(9)] == [*others, "a/0/0", "a/0/2"]
     assert queue.audit().trained == 1
 
 
@@ -162,7 +166,7 @@ def test_a_queue_that_has_forgotten_everything_is_told_of_all_checkpoints_at_onc
 
 
 def test_what_a_restored_checkpoint_held_may_be_undone(queue: Clients) -> None:
-    """What was passed by then is trained again; what was not is forgotten, and admitted when its turn comes."""
+    """The queue trains again what it has passed by then. It forgets the rest, and admits it when its turn comes."""
     harness = QueueHarness(queue, RULES, prompts=0)
     held = ["a/0/0", "a/0/1", "a/0/28"]
     assert queue.restore(0, "0001/00000003", held)

@@ -1,8 +1,7 @@
 -- The backlog: sets of prompts as cursors over their shards. The cost of a set does not depend on its size.
 
--- AT_ONCE: bits that one command sets; each takes four words of it, for which Lua's stack has room. READ_MAX_BYTES: up to this
--- size the bits of an epoch are read all at once.
-local BITS = { AT_ONCE = 500, READ_MAX_BYTES = 1048576 }
+-- Bits that one command sets: each takes four words of it, for which Lua's stack has room.
+local BITS_AT_ONCE = 500
 
 local function load_set(run, name)
   local set = hash(run.K['set:' .. name])
@@ -186,12 +185,18 @@ local function prompt_of(id)
   return epoch, tonumber(index)
 end
 
+-- Adds the index of a prompt to those of its epoch.
+local function note_index(indices, epoch, index)
+  local of_epoch = indices[epoch] or {}
+  of_epoch[#of_epoch + 1], indices[epoch] = index, of_epoch
+end
+
 -- Sets the bits of these prompts of an epoch in `settled`. Returns how many of them changed.
 local function set_bits(run, epoch, indices, bit)
   local key, changed = run.K['settled:' .. epoch], 0
-  for first = 1, #indices, BITS.AT_ONCE do
+  for first = 1, #indices, BITS_AT_ONCE do
     local words = {}
-    for place = first, math.min(first + BITS.AT_ONCE - 1, #indices) do
+    for place = first, math.min(first + BITS_AT_ONCE - 1, #indices) do
       local at = #words
       words[at + 1], words[at + 2], words[at + 3], words[at + 4] = 'SET', 'u1', indices[place], bit
     end
@@ -208,24 +213,15 @@ local function set_bits(run, epoch, indices, bit)
   return changed
 end
 
--- Returns whether a prompt's bit in `settled` was set when this call began. The bits of an epoch are read once per call,
--- unless they are many.
+-- Returns whether a prompt's bit in `settled` is set.
 local function holds(run, epoch, index)
-  if not run.settled[epoch] then return false end
-  local key = run.K['settled:' .. epoch]
-  if run.bits[epoch] == nil then
-    run.bits[epoch] = redis.call('STRLEN', key) <= BITS.READ_MAX_BYTES and redis.call('GET', key)
-  end
-  if not run.bits[epoch] then return redis.call('GETBIT', key, index) == 1 end
-  local byte = run.bits[epoch]:byte(math.floor(index / 8) + 1)
-  return byte and math.floor(byte / 2 ^ (7 - index % 8)) % 2 == 1
+  return run.settled[epoch] and redis.call('GETBIT', run.K['settled:' .. epoch], index) == 1
 end
 
 -- Returns whether checkpoints hold a prompt that is about to be admitted; it is trained then, which `count_passed` counts.
 local function settled_before(run, epoch, index)
   if not holds(run, epoch, index) then return false end
-  local passed = run.passed[epoch] or {}
-  passed[#passed + 1], run.passed[epoch] = index, passed
+  note_index(run.passed, epoch, index)
   run.to_pass = run.to_pass - 1
   return true
 end
@@ -273,8 +269,10 @@ local function admit_chosen(run, set, min_pv)
   local epoch, index, at = member:match('^(%d+)/(%d+)/(%d+)$')
   redis.call('ZREM', key, member)
   set.moved = true
-  if settled_before(run, set.name .. '/' .. epoch, tonumber(index)) then return 0 end
-  take_up(run, set.name .. '/' .. epoch .. '/' .. index, set.name, tonumber(epoch), tonumber(index), shard_at(run, set, tonumber(at)), min_pv)
+  local of_set = set.name .. '/' .. epoch
+  if settled_before(run, of_set, tonumber(index)) then return 0 end
+  local shard = shard_at(run, set, tonumber(at))
+  take_up(run, of_set .. '/' .. index, set.name, tonumber(epoch), tonumber(index), shard, min_pv)
   return 1
 end
 
@@ -313,7 +311,8 @@ local function admit_again(run, min_pv)
   local id = redis.call('LINDEX', run.K.redo, 0)
   if not id then return nil end
   local name, epoch, index = id:match('^(.+)/(%d+)/(%d+)$')
-  local shard, settled = shard_of(run, name, tonumber(index)), settled_before(run, prompt_of(id))
+  local shard = shard_of(run, name, tonumber(index))
+  local settled = settled_before(run, name .. '/' .. epoch, tonumber(index))
   redis.call('LPOP', run.K.redo) -- only now: what cannot be read leaves no prompt behind
   if settled then return 0 end
   take_up(run, id, name, epoch, index, shard, min_pv)

@@ -255,13 +255,6 @@ local function drop_partials(run, ids)
   end
 end
 
--- Adds the index of a task's prompt to those of its epoch.
-local function note_index(indices, id)
-  local epoch, index = prompt_of(id)
-  local of_epoch = indices[epoch] or {}
-  of_epoch[#of_epoch + 1], indices[epoch] = index, of_epoch
-end
-
 -- Moves at most SLICE ids to trained, wherever they are: the checkpoint that holds them is the last authority. An id that is
 -- not open has not been admitted, in a Redis that was set back; its bit in `settled` is set, and it counts as trained on
 -- admission. Returns how many were open.
@@ -271,7 +264,7 @@ local function settle(run, ids, refs)
   local opened, entries, members, elsewhere, ahead = {}, {}, {}, {}, {}
   for at, id in ipairs(ids) do
     if not texts[at] then
-      note_index(ahead, id)
+      note_index(ahead, prompt_of(id))
     else
       local stream, entry, _, group = true_place(run, id, told[at])
       opened[#opened + 1] = id
@@ -320,8 +313,9 @@ local function uncommit(keys, args)
   if run.state.committed ~= args[3] then return 0 end
   local undone, ahead = 0, {}
   for place = #args, 5, -1 do
-    if holds(run, prompt_of(args[place])) then
-      note_index(ahead, args[place])
+    local epoch, index = prompt_of(args[place])
+    if holds(run, epoch, index) then
+      note_index(ahead, epoch, index)
     else
       redis.call('LPUSH', run.K.redo, args[place])
       undone = undone + 1
@@ -346,8 +340,9 @@ local function restore(keys, args)
   local known = redis.call('HLEN', run.K.open) + redis.call('LLEN', run.K.redo)
   if (run.state.committed or '') ~= '' or trained ~= '0' or known > 0 then return 0 end
   for place = 4, #args, 2 do
-    redis.call('SET', run.K['settled:' .. args[place]], args[place + 1])
-    redis.call('HSET', run.K.settled, args[place], redis.call('BITCOUNT', run.K['settled:' .. args[place]]))
+    local key = run.K['settled:' .. args[place]]
+    redis.call('SET', key, args[place + 1])
+    redis.call('HSET', run.K.settled, args[place], redis.call('BITCOUNT', key))
   end
   redis.call('HSET', run.K.state, 'committed', args[3])
   if #args > 3 then tell(run, 'restored', args[3]) end

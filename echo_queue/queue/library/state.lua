@@ -235,7 +235,6 @@ local READ_LATER = {
   buckets = function() return {} end,
   admitted = function() return {} end,
   settled = function(run) return hash(run.K.settled) end,
-  bits = function() return {} end,
   passed = function() return {} end,
   to_pass = function() return SETTLED_MAX end,
 }
