@@ -59,7 +59,7 @@ install-vllm:
 # Most tests wait more than they compute, so there are more processes than cores. tests/tiers.py: what runs when.
 # Hundreds of interpreters start: what is compiled is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE =
-PYTEST = $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal
+PYTEST = $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal --durations 20 --durations-min 5
 TEST_PROCESSES ?= 4
 
 test-fast: $(VENV)/.dev apt

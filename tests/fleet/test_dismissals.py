@@ -110,7 +110,8 @@ def quiet() -> Iterator[None]:
 
 CASES = [(kind, trouble) for kind in ("local", "kubernetes", "aws") for trouble in TROUBLES]
 OFTEN = (("local", "death"), ("local", "refusal"))
-TIERS = [pytest.param(*case, marks=pytest.mark.slow if case in OFTEN else pytest.mark.proof) for case in CASES]
+ELSE = pytest.mark.proof(kind="troubles of a controller", share=0.25)
+TIERS = [pytest.param(*case, marks=pytest.mark.slow if case in OFTEN else ELSE) for case in CASES]
 
 
 @pytest.mark.parametrize(("kind", "trouble"), TIERS)
