@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 PAGE = 256
 """The number of heartbeats, or of updates, that are read in one round trip."""
+READS_MAX = 5
+"""The number of times that a partial rollout is read until no worker has changed it meanwhile."""
 
 
 class RunState(Client):
@@ -186,13 +188,21 @@ class Monitor(RunState, PublishedWeights, Submissions):
 
         Raises `CodecError` if the bytes are not a partial rollout of this task.
         """
-        client, keys = self._caller.client, self._caller.keys
-
-        def read() -> list[Any]:
-            pipe = client.pipeline(transaction=True)
-            pipe.hget(keys.partials, task)
-            pipe.lrange(keys.segments(task), 0, -1)
-            return pipe.execute()
-
-        words, elements = self._caller.persist("partial_group", read)
+        words, elements = self._caller.persist("partial_group", lambda: self._stored_partial(task))
         return None if words is None else self._payloads.partials(task, replies.kept_words(words, elements))
+
+    def _stored_partial(self, task: str) -> tuple[bytes | None, list[bytes]]:
+        """Returns the task's value in `partials` and its segments, as they were at one instant.
+
+        A monitor may not send MULTI, so the value is read before and after the segments: every move that changes these
+        gives it another mark.
+        """
+        client: Any = self._caller.client
+        keys = self._caller.keys
+        for _ in range(READS_MAX):
+            pipe = client.pipeline(transaction=False)
+            pipe.hget(keys.partials, task).lrange(keys.segments(task), 0, -1).hget(keys.partials, task)
+            before, elements, after = answers(pipe.execute(raise_on_error=False))
+            if before == after:
+                break
+        return after, elements

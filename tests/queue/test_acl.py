@@ -9,6 +9,7 @@ import pytest
 import redis
 from redis.exceptions import NoPermissionError
 
+from echo_queue.cli.show import find
 from echo_queue.connections.secrets import ROLES, Role
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.queue import (
@@ -27,6 +28,7 @@ from echo_queue.queue.keys import Keys
 from echo_queue.records import PartialGroup, PromptShard, Published, Version
 from echo_queue.records.group_codec import CodecError
 from echo_queue.services.redis_server import RedisServer
+from echo_queue.storage.object_store import ObjectStore
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import RULES, QueueHarness, group_of, partial_of
 from tests.waiting import wait_until
@@ -183,6 +185,19 @@ def test_a_worker_keeps_continues_and_discards_partials_and_leaves(queue: Client
     worker.heartbeat("w2", Heartbeat("engine", harness.version, "idle"))
     worker.leave("w2")
     assert not queue.client.exists(queue.keys.worker("w2"))
+
+
+def test_a_monitor_shows_a_task_wherever_it_is(queue: Clients, acting: As, object_store: ObjectStore) -> None:
+    harness = QueueHarness(queue)
+    made, begun, dead, idle = harness.lease(4)
+    harness.complete((made,))
+    assert queue.progress("w1", [PartialGroup(begun.id, 0, (partial_of(0),))]) == []
+    queue.bury(dead.id, "no such column")
+    monitor = acting("monitor")
+    found = {task.id: find(monitor, object_store, task.id) for task in (made, begun, dead, idle)}
+    told = [group and group.where.partition(" ")[0] for group in found.values()]
+    assert told == ["complete,", "in", "dead", None]
+    assert find(monitor, object_store, "a/0/999") is None
 
 
 def test_workers_and_monitors_read_what_the_learner_announces(queue: Clients, acting: As) -> None:
