@@ -126,13 +126,14 @@ def _key_path(location: tuple[int | str, ...], values: dict[str, Any]) -> list[s
 
 
 def _nearest(location: list[str], model: type[BaseModel], reference: str) -> str:
-    if model is Config and (elsewhere := NAMES_ELSEWHERE.get(location[-1])):
+    wrong = location[-1].lower()
+    if model is Config and (elsewhere := NAMES_ELSEWHERE.get(wrong)):
         return f"here it is called {elsewhere}"
     inside: Any = model
     for part in location[:-1]:
         inside = _member(inside, part)
     known = list(inside.model_fields) if _is_model(inside) else []
-    names = difflib.get_close_matches(location[-1], known, n=1, cutoff=0.5)
+    names = difflib.get_close_matches(wrong, known, n=1, cutoff=0.5)
     return f"did you mean {names[0]}?" if names else f"remove it; {reference} lists the keys"
 
 

@@ -21,8 +21,8 @@ from echo_queue.errors import ConfigError, Problem
 
 ENV_PREFIX = "ECHO_QUEUE_"
 FIXES = {
-    "secret_in_url": "remove them; docs/operations.md says which key names the user, "
-    "and which variable or file the password",
+    "secret_in_url": "remove them: redis.username names the user, and docs/rights.md says which variable or file "
+    "has the password",
 }
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from tests.first_hour.home import ROWS, Home
+from tests.first_hour.home import CONFIG, ROWS, Home
 
 Spoil = Callable[[Home], object]
 
@@ -58,7 +58,8 @@ def _prompts() -> Iterator[Failure]:
     yield Failure(
         "no column", lambda home: home.rows(wrong), f"{file}:1", "(columns: question)", "that column `prompt`"
     )
-    yield Failure("torn line", lambda home: home.rows(ROWS[0], "{"), f"{file}:2", "is not JSON", "one JSON object")
+    torn = '{"prompt": "one", answer: 1}'
+    yield Failure("torn line", lambda home: home.rows(ROWS[0], torn), f"{file}:2", "at column 19", "one JSON object")
     yield Failure("blank line", lambda home: home.rows(ROWS[0], ""), f"{file}:2", "is empty", "remove the line")
     bom = '\ufeff{"prompt": "one"}'
     yield Failure("byte order mark", lambda home: home.rows(bom), f"{file}:1", "byte order mark", "without it")
@@ -91,6 +92,8 @@ def _settings() -> Iterator[Failure]:
     rate = "learner.learning_rate"
     yield Failure("another name", setting(learner__learning_rate="1"), rate, "unknown key", "called learner.lr")
     yield Failure("unknown key", setting(learner__lrr="1"), "learner.lrr", "unknown key", "did you mean lr?")
+    large = written("run.toml", f"{CONFIG}[staleness]\nS = 4\n")
+    yield Failure("capital letter", large, "staleness.S", "unknown key", "did you mean s?")
     yield Failure("wrong type", setting(staleness__s="few"), "staleness.s", "'few' is not", "write a whole number")
     yield Failure("out of range", setting(rollout__top_p="2"), "rollout.top_p", "2 is not valid", "write 1 or less")
     yield Failure("wrong word", setting(learner__schedule="cosinus"), "learner.schedule", "'cosinus'", 'mean "cosine"?')
@@ -107,7 +110,7 @@ def _settings() -> Iterator[Failure]:
 def _services() -> Iterator[Failure]:
     url, store = "redis.url", "store.url"
     secret = setting(redis__url="redis://:hunter2@localhost/0")
-    yield Failure("secret in the address", secret, url, "a user or a password in it", "which variable or file")
+    yield Failure("secret in the address", secret, url, "a user or a password in it", "docs/rights.md")
     yield Failure("no Redis", setting(redis__url="redis://127.0.0.1:9/0"), url, "cannot be reached", "start it")
     yield Failure("no scheme", setting(redis__url="localhost:6379"), url, "scheme", "redis://host:port/db")
     yield Failure("no program", setting(redis__program="/none"), "redis.program", "/none", "")
