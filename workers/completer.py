@@ -20,11 +20,13 @@ import numpy as np
 
 from echo_queue.config import Config
 from echo_queue.queue import Outcome, WorkerQueue
+from echo_queue.queue.dead_causes import last_line
 from echo_queue.queue.generation_times import RECENT
 from echo_queue.records import Group, Observed, PartialSample, Tokens, validation
 from workers.assignment import Assignment
 from workers.environments import ScoringRequest, Turn
 from workers.environments.scorer import Scorer, ScoringError
+from workers.environments.tracebacks import Frame
 from workers.held_leases import HeldLeases
 from workers.prompt_encoder import PromptEncoder
 
@@ -78,6 +80,8 @@ class GroupCompleter(threading.Thread):
         self._held = held
         self._limits = validation.GroupLimits.of(config, ANY_TOKEN)
         self._inbox: SimpleQueue[EndedSample | None] = SimpleQueue()
+        self._told: set[Frame] = set()
+        """The places in the user's module whose frames the log has already; later failures there add one line each."""
         self._done = 0
         self._submitted = 0
         self._error: Exception | None = None
@@ -146,7 +150,7 @@ class GroupCompleter(threading.Thread):
             group = assignment.group(self._worker)
             validation.check(group, self._limits)
         except (ScoringError, validation.BadGroup) as error:
-            self._fail(assignment, str(error))
+            self._fail(assignment, str(error), error.frames if isinstance(error, ScoringError) else ())
             return None
         return group
 
@@ -196,8 +200,8 @@ class GroupCompleter(threading.Thread):
         if not assignment.continued:
             self.generation_s = (*self.generation_s, time.monotonic() - assignment.leased_s)[-RECENT:]
 
-    def _fail(self, assignment: Assignment, reason: str) -> None:
-        """Fails the task, whose samples are then useless.
+    def _fail(self, assignment: Assignment, reason: str, frames: Sequence[Frame]) -> None:
+        """Fails the task, whose samples are then useless. `frames`: where in the user's module its scoring failed.
 
         A task that was handed back meanwhile loses no attempt: its environment may have failed only because it was
         ended together with the worker.
@@ -205,8 +209,11 @@ class GroupCompleter(threading.Thread):
         if not self._held.drop([assignment.task]):
             return
         self._queue.fail(self._worker, assignment.id, reason)
-        last = reason.strip().splitlines()[-1]
-        log.warning("task %s failed, attempt %d: %s", assignment.id, assignment.task.attempt + 1, last)
+        attempt = assignment.task.attempt + 1
+        log.warning("task %s failed, attempt %d: %s", assignment.id, attempt, last_line(reason))
+        if frames and frames[-1] not in self._told:
+            self._told.add(frames[-1])
+            log.warning("it raised in the code of environment.function:%s", "".join(f"\n    {one}" for one in frames))
 
 
 def model_turns(partial_sample: PartialSample) -> list[Tokens]:

@@ -5,6 +5,7 @@ first prompts all die before any group is completed, the cause lies in what they
 the machines. Then the run ends, before it spends the attempts of all others.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,6 +18,9 @@ FIRST_DEAD = 3
 """The number of prompts that die before any group is completed at which the run ends."""
 LOOKED_AT = 1000
 """The number of dead tasks whose reasons are read."""
+LINE_LENGTH, LINE_END = 300, 80
+"""The length to which a reason's line is cut, and how much of its end is kept, which says where the error was."""
+PLACE = re.compile(r"(?<=\bas reward )\d+")
 FIX = (
     "fix the cause; `echo-queue run` then tries them again by itself; elsewhere restart the workers, which still run "
     "the old code, and then `echo-queue revive CONFIG`"
@@ -32,20 +36,26 @@ class DeadCause(NamedTuple):
 
 
 def causes(dead: Sequence[DeadTask]) -> list[DeadCause]:
-    """Returns the reasons of dead tasks, the commonest first."""
-    ids = defaultdict(list)
+    """Returns the reasons of dead tasks, the commonest first. Those that differ only in a sample's place are one."""
+    found: dict[str, list[DeadCause]] = defaultdict(list)
     for task in dead:
-        ids[last_line(task.reason)].append(task.id)
+        reason = last_line(task.reason)
+        found[PLACE.sub("", reason)].append(DeadCause(reason, 1, task.id))
     return sorted(
-        (DeadCause(reason, len(named), named[0]) for reason, named in ids.items()), key=lambda cause: -cause.tasks
+        (DeadCause(same[0].reason, len(same), same[0].example) for same in found.values()),
+        key=lambda cause: -cause.tasks,
     )
 
 
 def last_line(reason: str) -> str:
-    """Returns the last line of a reason, which may be a traceback, without the number of the attempt and the worker."""
+    """Returns the last line of a reason, which may be a traceback, without the number of the attempt and the worker.
+
+    The middle of a line that is too long is left out.
+    """
     head, _, rest = reason.partition(": ")
     text = rest if head.startswith("attempt ") and " by " in head else reason
-    return (text.strip().splitlines() or ["no reason was given"])[-1].strip()
+    line = (text.strip().splitlines() or ["no reason was given"])[-1].strip()
+    return line if len(line) <= LINE_LENGTH else f"{line[: LINE_LENGTH - LINE_END - 3]} … {line[-LINE_END:]}"
 
 
 def check_first_groups(run: RunState) -> bool:

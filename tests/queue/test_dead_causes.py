@@ -4,6 +4,7 @@ import pytest
 
 from echo_queue.errors import HOPELESS, HopelessError
 from echo_queue.queue.dead_causes import FIRST_DEAD, DeadCause, causes, check_first_groups, last_line
+from echo_queue.queue.types import DeadTask
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import RULES, QueueHarness
 
@@ -28,6 +29,22 @@ def test_reasons_are_counted_by_their_last_line_without_attempt_and_worker(queue
     assert (first.reason, first.tasks) == ("KeyError: 'answer'", 2)
     assert second == DeadCause("by hand: too long", 1, task.id)
     assert last_line("attempt 3 by w1: ") == "no reason was given"
+
+
+def died(*reasons: str) -> list[DeadTask]:
+    return [DeadTask(f"a/0/{at}", 3, f"attempt 3 by w1: {why}", "w1", 0) for at, why in enumerate(reasons)]
+
+
+def test_reasons_that_differ_in_the_place_of_a_sample_are_one() -> None:
+    cause, other = causes(died(*(f"None as reward {at}" for at in (2, 0, 11)), "2 rewards for 3"))
+    assert cause == DeadCause("None as reward 2", 3, "a/0/0")
+    assert other.tasks == 1
+
+
+def test_a_long_reason_is_cut_in_its_middle() -> None:
+    [cause] = causes(died("KeyError: " + "x" * 9_000 + " (rewards.py, line 12)"))
+    assert cause.reason.startswith("KeyError: xx") and cause.reason.endswith("x (rewards.py, line 12)")
+    assert len(cause.reason) == 300
 
 
 def test_a_run_whose_first_prompts_all_die_is_hopeless(queue: Clients) -> None:

@@ -22,21 +22,33 @@ def reads_chat(prompts: list[Any], completions: list[Any], **kwargs: Any) -> lis
     return [float(prompt[-1]["content"] == completion[0]["content"]) for prompt, completion in pairs]
 
 
-def misbehaves(completions: list[str], **kwargs: Any) -> list[Any]:
+def misbehaves(completions: list[str], **kwargs: Any) -> Any:
+    count = len(completions)
     match completions[0]:
         case "raise":
             raise RuntimeError("no such luck")
+        case "nested":
+            return _first_word(None)
+        case "secret":
+            raise ConnectionError("cannot reach http://me:hunter2@judge:80/")
         case "hang":
             time.sleep(3600)
         case "die":
             os._exit(7)
-        case "nan":
-            return [float("nan")] * len(completions)
-        case "none":
-            return [None] * len(completions)
-        case "short":
-            return []
-    return [1.0] * len(completions)
+    wrong: dict[str, Any] = {
+        "nan": [float("nan")] * count,
+        "none": [None] * count,
+        "short": [],
+        "last is a text": [1.0] * (count - 1) + ["0.4"],
+        "one number": 1.0,
+        "nothing": None,
+        "a text": "1" * count,
+    }
+    return wrong.get(completions[0], [1.0] * count)
+
+
+def _first_word(text: Any) -> Any:
+    return text.split()[0]
 
 
 def speaks_out_of_turn(completions: list[str], **kwargs: Any) -> list[float]:
@@ -51,7 +63,7 @@ def speaks_out_of_turn(completions: list[str], **kwargs: Any) -> list[float]:
     return [1.0] * len(completions)
 
 
-def as_told(prompts: list[str], completions: list[str], **kwargs: Any) -> list[Any]:
+def as_told(prompts: list[str], completions: list[str], **kwargs: Any) -> Any:
     """Misbehaves as its prompt says; otherwise any text is worth 1."""
     return misbehaves([prompts[0]] * len(completions))
 

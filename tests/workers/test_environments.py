@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 
@@ -18,7 +19,9 @@ from echo_queue.errors import ConfigError
 from echo_queue.submission.sources.poker import Deal, Hand
 from tests.processes import is_running
 from tests.waiting import wait_until
+from tests.workers import rewards
 from workers.environments import Reply, ScoringRequest, Turn
+from workers.environments.child import checked_rewards
 from workers.environments.scorer import Scorer, ScoringError
 
 REWARDS = "tests.workers.rewards"
@@ -48,9 +51,9 @@ def test_reasoning_gym_scores_with_its_datasets_own_scorer() -> None:
     right = entry["answer"]
     completions = [right, f" {right}\n", f"well <answer>0</answer>\n<answer> {right} </answer>!", f"{right} or so", ""]
     with scorer(kind="reasoning-gym") as one:
-        rewards = one.score(answers(completions, entry["question"], **columns))
-    assert rewards[:3] == [1.0, 1.0, 1.0]
-    assert all(reward < 1.0 for reward in rewards[3:])
+        given = one.score(answers(completions, entry["question"], **columns))
+    assert given[:3] == [1.0, 1.0, 1.0]
+    assert all(reward < 1.0 for reward in given[3:])
 
 
 def test_math_compares_expressions_not_text() -> None:
@@ -94,6 +97,10 @@ def misbehaving() -> Iterator[Scorer]:
         ("nan", "returned nan as reward 0"),
         ("none", "returned None as reward 0"),
         ("short", "0 rewards for 2"),
+        ("last is a text", "returned '0.4', of type str, as reward 1"),
+        ("one number", "the reward function returned a float; return a list with one number per completion"),
+        ("nothing", "the reward function returned None; return a list"),
+        ("a text", "the reward function returned a str; return a list"),
     ],
 )
 def test_a_misbehaving_environment_is_a_failure_and_the_next_batch_is_scored(
@@ -102,6 +109,35 @@ def test_a_misbehaving_environment_is_a_failure_and_the_next_batch_is_scored(
     with pytest.raises(ScoringError, match=reason):
         misbehaving.score(answers([completion] * 2))
     assert misbehaving.score(answers(["well"] * 2)) == [1.0, 1.0]
+
+
+def test_a_failure_names_the_place_in_the_users_module_and_no_secret(misbehaving: Scorer) -> None:
+    lines = Path(rewards.__file__).read_text().splitlines()
+    number = next(number for number, line in enumerate(lines, 1) if "text.split()" in line)
+    with pytest.raises(ScoringError) as told:
+        misbehaving.score(answers(["nested"] * 2))
+    reason = str(told.value)
+    assert reason.endswith(f"has no attribute 'split' (rewards.py, line {number})")
+    assert [frame.function for frame in told.value.frames] == ["misbehaves", "_first_word"]
+    assert str(told.value.frames[-1]) == f"{rewards.__file__}, line {number}, in _first_word"
+    with pytest.raises(ScoringError, match="no such luck") as told:
+        misbehaving.score(answers(["raise"] * 2))
+    assert [frame.function for frame in told.value.frames] == ["misbehaves"]
+    with pytest.raises(ScoringError, match="http://…@judge") as told:
+        misbehaving.score(answers(["secret"] * 2))
+    assert "hunter2" not in str(told.value)
+    with pytest.raises(ScoringError, match="None as reward 0") as told:
+        misbehaving.score(answers(["none"] * 2))
+    assert told.value.frames == (), "the check of the rewards is not the user's code"
+
+
+def test_a_numpy_array_of_rewards_is_as_good_as_a_list() -> None:
+    assert checked_rewards(np.array([1, 0]), 2) == [1.0, 0.0]
+    assert checked_rewards((True, np.float32(0.5)), 2) == [1.0, 0.5]
+    with pytest.raises(ValueError, match="returned a ndarray; return a list"):
+        checked_rewards(np.array(1.0), 2)
+    with pytest.raises(ValueError, match="returned a set; return a list"):
+        checked_rewards({1.0, 0.0}, 2)
 
 
 def guess(*completions: str) -> Turn:

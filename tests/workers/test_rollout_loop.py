@@ -136,13 +136,18 @@ def test_a_worker_that_joins_late_starts_with_the_newest_weights(harness: Begin,
 
 
 @pytest.mark.slow
-def test_a_failing_environment_costs_attempts_and_leaves_its_traceback(harness: Begin, folder: Path) -> None:
+def test_a_failing_environment_costs_attempts_and_leaves_its_traceback(
+    harness: Begin, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     run = harness(environment=misbehaving())
     run.begin(["raise", "7 + 5 ="], tensors_of(folder))
     run.worker("w1")
     assert run.drain(1)[0].index == 1
     (reason,) = run.died(1)
-    assert "RuntimeError: no such luck" in reason and "Traceback" in reason and "rewards.py" in reason
+    assert "RuntimeError: no such luck (rewards.py, line " in reason and "Traceback" in reason
+    failures = [record.getMessage() for record in caplog.records if record.name == "workers.completer"]
+    assert sum("no such luck (rewards.py, line " in message for message in failures) > 1
+    assert sum(", in misbehaves" in message for message in failures) == 1, "once for a cause"
     assert run.queue.audit().ok
 
 

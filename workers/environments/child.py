@@ -11,9 +11,9 @@ import os
 import signal
 import socket
 import sys
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
+from reprlib import repr as shortened
 from typing import Any
 
 import orjson
@@ -23,6 +23,7 @@ from workers.environments.pipe import Pipe
 from workers.environments.protocol import EnvironmentSettings, Reply, ScoringRequest, Turn
 from workers.environments.registry import create
 from workers.environments.sessions import Sessions
+from workers.environments.tracebacks import FRAMES_MAX, Frame, UserModule, formatted
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -48,9 +49,13 @@ class Rewards:
 
 @dataclass(frozen=True)
 class Failed:
-    """The traceback of an environment that raised."""
+    """The traceback of an environment that raised, and its last frames in the user's module, the innermost last.
+
+    The traceback ends with the place of the innermost of them, if there is any.
+    """
 
     traceback: str
+    frames: list[Frame]
 
 
 Answer = Ready | Unfit | Rewards | Reply | Failed
@@ -74,8 +79,8 @@ def answer_of(message: Any) -> Answer:
             return Reply(text, None)
         case ["Reply", {"observation": None, "reward": float(reward)}]:
             return Reply(None, reward)
-        case ["Failed", {"traceback": str(text)}]:
-            return Failed(text)
+        case ["Failed", {"traceback": str(text), "frames": [*frames]}]:
+            return Failed(text, [_frame(frame) for frame in frames[-FRAMES_MAX:]])
     raise ValueError(f"not an answer: {str(message)[:200]}")
 
 
@@ -86,6 +91,13 @@ def _problem(message: Any) -> Problem:
     raise ValueError(f"not a problem: {str(message)[:200]}")
 
 
+def _frame(message: Any) -> Frame:
+    match message:
+        case {"file": str(file), "line": int(line), "function": str(function)}:
+            return Frame(file, line, function)
+    raise ValueError(f"not a frame: {str(message)[:200]}")
+
+
 def serve(pipe: Pipe, settings: EnvironmentSettings) -> None:
     """Makes the environment and answers messages until the pipe closes."""
     try:
@@ -93,10 +105,11 @@ def serve(pipe: Pipe, settings: EnvironmentSettings) -> None:
     except ConfigError as error:
         pipe.send(message_of(Unfit(error.problems)), None)
         return
-    except Exception:
+    except Exception as error:
         where = f"environment.{'function' if settings.function else 'kind'}"
-        pipe.send(message_of(Unfit((Problem(where, _traceback(), "fix the error that it raised"),))), None)
+        pipe.send(message_of(Unfit((Problem(where, formatted(error), "fix the error that it raised"),))), None)
         return
+    users = UserModule.of(settings.function)
     pipe.send(message_of(Ready()), None)
     while True:
         try:
@@ -105,8 +118,9 @@ def serve(pipe: Pipe, settings: EnvironmentSettings) -> None:
             return
         try:
             reply: Answer = answer(message)
-        except Exception:
-            reply = Failed(_traceback())
+        except Exception as error:
+            frames = users.frames(error)
+            reply = Failed(formatted(error, frames), frames)
         pipe.send(message_of(reply), None)
 
 
@@ -129,14 +143,39 @@ def checked_reply(reply: Reply) -> Reply:
     return reply if reply.reward is None else Reply(None, *checked_rewards([reply.reward], 1))
 
 
-def checked_rewards(rewards: Sequence[Any], count: int) -> list[float]:
+def checked_rewards(rewards: Any, count: int) -> list[float]:
     """Returns `rewards` as `count` finite floats. Raises `ValueError` naming the one that is not."""
+    if isinstance(rewards, str | bytes | Mapping | Set) or not _has_length(rewards):
+        what = "None" if rewards is None else _a(type(rewards).__name__)
+        raise ValueError(f"the reward function returned {what}; return a list with one number per completion")
     if len(rewards) != count:
         raise ValueError(f"the environment returned {len(rewards)} rewards for {count} completions")
-    for position, reward in enumerate(rewards):
-        if reward is None or not math.isfinite(float(reward)):
-            raise ValueError(f"the environment returned {reward!r} as reward {position}")
-    return [float(reward) for reward in rewards]
+    return [_checked_reward(reward, position) for position, reward in enumerate(rewards)]
+
+
+def _checked_reward(reward: Any, position: int) -> float:
+    """Returns the reward as a finite float. A text is refused even if it is written like a number."""
+    try:
+        value = math.nan if isinstance(reward, str | bytes | bytearray) else float(reward)
+    except (TypeError, ValueError, OverflowError):
+        value = math.nan
+    if math.isfinite(value):
+        return value
+    kind = "" if reward is None or isinstance(reward, float) else f", of type {type(reward).__name__},"
+    raise ValueError(f"the environment returned {shortened(reward)}{kind} as reward {position}")
+
+
+def _a(kind: str) -> str:
+    return f"a{'n' if kind[0] in 'aeiou' else ''} {kind}"
+
+
+def _has_length(rewards: Any) -> bool:
+    """Returns whether `rewards` has a length, which an array of no dimensions has not."""
+    try:
+        len(rewards)
+    except TypeError:
+        return False
+    return True
 
 
 def die_with(parent: int) -> None:
@@ -154,8 +193,3 @@ def main(descriptor: str, parent: str, config: str) -> None:
     section = orjson.loads(config)
     settings = EnvironmentSettings(section["kind"], section["function"], section["options"], section["max_turns"])
     serve(Pipe(socket.socket(fileno=int(descriptor))), settings)
-
-
-def _traceback() -> str:
-    """Returns the traceback of the exception being handled, as text that JSON can carry."""
-    return traceback.format_exc().rstrip().encode("utf-8", "replace").decode()

@@ -10,7 +10,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from echo_queue import failpoints
@@ -29,6 +29,7 @@ from workers.environments.child import (
 )
 from workers.environments.pipe import Pipe
 from workers.environments.protocol import Reply, ScoringRequest, Turn
+from workers.environments.tracebacks import Frame
 
 START_DEADLINE_S = 120.0
 """Long enough to import a large environment from a cold disk."""
@@ -39,7 +40,14 @@ T = TypeVar("T")
 
 
 class ScoringError(Exception):
-    """The environment raised, hung, died or returned no rewards. The message is the reason of the failed attempt."""
+    """The environment raised, hung, died or returned no rewards. The message is the reason of the failed attempt.
+
+    `frames`: where in the user's module it raised, the innermost frame last.
+    """
+
+    def __init__(self, reason: str, frames: Sequence[Frame] = ()) -> None:
+        super().__init__(reason)
+        self.frames = tuple(frames)
 
 
 class Scorer:
@@ -99,7 +107,9 @@ class Scorer:
         except (EOFError, OSError):
             code = self._restart()
             raise ScoringError(f"the environment's process ended with {code} (negative: the signal)") from None
-        raise ScoringError(answer.traceback if isinstance(answer, Failed) else f"unexpected answer {answer!r}")
+        if isinstance(answer, Failed):
+            raise ScoringError(answer.traceback, answer.frames)
+        raise ScoringError(f"unexpected answer {answer!r}")
 
     def close(self) -> int:
         """Kills the child. Returns its exit code, negative if a signal ended it."""

@@ -541,7 +541,7 @@ DECODERS: dict[str, Decoder] = {
             b'["Reply",{"observation":"x","reward":null}]',
             b'["Reply",{"observation":null,"reward":0.5}]',
             b'["Ready",{}]',
-            b'["Failed",{"traceback":"x"}]',
+            b'["Failed",{"traceback":"x","frames":[{"file":"x","line":1,"function":"f"}]}]',
         ],
         (b'"Unfit",{"problems":[', b'{"where":"a","what":"b","fix":"c"}', *JSON_WORDS),
     ),
