@@ -62,11 +62,14 @@ def examine(path: Path, role: For = For.run) -> Report:
 
 
 def _directory_problems(directory: Path) -> Iterator[Problem]:
-    """Checks that the run's directory can be written and has free space, since embedded services need both."""
+    """Checks that the run's directory can be written and has free space, since embedded services need both.
+
+    A directory that is not there yet is not made: the folder in which it would be made is asked.
+    """
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory):
-            free = shutil.disk_usage(directory).free
+        place = next(path for path in (directory.absolute(), *directory.absolute().parents) if path.exists())
+        with tempfile.TemporaryFile(dir=place):
+            free = shutil.disk_usage(place).free
     except OSError as error:
         yield Problem("run.dir", f"{directory} cannot be written: {error.strerror}", "name a directory that you own")
         return

@@ -78,6 +78,7 @@ class ServerProcess:
         self, argv: Callable[[int], Sequence[str]], ready: Ready, environ: Mapping[str, str] | None = None
     ) -> None:
         """Launches `argv(port)`, at the port that the server had before if that is free; returns when it is ready."""
+        self.dir.mkdir(parents=True, exist_ok=True)
         for attempt in range(PORT_ATTEMPTS):
             self.port = port_for(self.dir)
             write_atomically(self._port, str(self.port).encode(), "port")  # clients reconnect to the port they know
@@ -109,7 +110,6 @@ class ServerProcess:
 
         Raises `DeadlineError` if the lock's holder does not write its pid in time.
         """
-        self.dir.mkdir(parents=True, exist_ok=True)
         give_up = time.monotonic() + deadline_s
         while self._held():
             noted = self._lock.read_text().strip()

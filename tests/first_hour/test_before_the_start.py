@@ -58,6 +58,27 @@ def problems(told: str) -> list[tuple[str, str, str]]:
     return [(where, *rest.partition("\n    → ")[::2]) for where, _, rest in parts]
 
 
+READING = ("status", "audit", "show", "weights ls", "weights verify", "invitations", "fleet", "estimate")
+
+
+@pytest.mark.parametrize(
+    ("command", "servers"),
+    [*((command, "embedded") for command in ("config check", *READING)), ("config check", "own"), ("status", "own")],
+)
+def test_a_command_that_only_reads_leaves_nothing_behind(
+    home: Home, capfd: pytest.CaptureFixture[str], command: str, servers: str
+) -> None:
+    if servers == "own":
+        home.set(redis__url="redis://127.0.0.1:9/0", store__url="http://127.0.0.1:9", run__dir="elsewhere/first")
+    before = sorted(home.folder.rglob("*"))
+    words = command.split()
+    place = 2 if words[0] in ("config", "weights") else 1
+    ended = ends(*words[:place], "run.toml", *words[place:])
+    home.mend()
+    assert (ended == 0) == (command == "estimate" or (command == "config check" and servers == "embedded"))
+    assert [path for path in sorted(home.folder.rglob("*")) if path not in before] == []
+
+
 @pytest.mark.slow
 def test_missing_packages_are_told_with_the_extras_that_bring_them_and_no_check_imports_torch(home: Home) -> None:
     home.set(environment__kind="math", environment__function="")
