@@ -1,5 +1,6 @@
 """`echo-queue prepare` makes servers of one's own ready for a run, as often as it is asked, and ends."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from typer.testing import CliRunner
 
 from echo_queue.cli.commands import app
 from echo_queue.config.loading import load
+from echo_queue.connections import verdict
 from echo_queue.connections.connect import connect_redis
 from echo_queue.connections.secrets import StoreKeys
 from echo_queue.errors import ConfigError, ServiceError
@@ -88,6 +90,16 @@ def test_roles_without_a_redis_user_are_named(servers: OwnServers) -> None:
         for role in ("submitter", "learner", "monitor", "celery"):
             client.execute_command("ACL", "SETUSER", f"my-{role}", "on", "nopass", "+ping")
         assert "Redis has a user for each role" in prepare(servers.toml("my-{role}"))
+
+
+def test_what_weakens_a_promise_is_told_once(
+    servers: OwnServers, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verdict, "_said", set())
+    with caplog.at_level(logging.INFO):
+        prepare(servers.toml())
+    told = [record.getMessage() for record in caplog.records if "two learners" in record.getMessage()]
+    assert len(told) == 1 and "If-None-Match" in told[0]
 
 
 def test_embedded_services_have_nothing_to_prepare(tmp_path: Path) -> None:
