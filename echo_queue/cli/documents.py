@@ -21,15 +21,16 @@ from echo_queue.records import Version
 from echo_queue.reporting.metrics import Summary, UpdateMetrics
 from echo_queue.weights.manifest import Part, TensorInfo
 
-Phase = Literal["waiting", "running", "finished", "ended"]
+Phase = Literal["waiting", "running", "stopped", "finished", "ended"]
 
 
 @dataclass(frozen=True)
 class StatusDocument:
-    """`status`. `phase`: "waiting" until the first learner has begun; "finished" once all is trained; "ended" for the
-    last word of a run that ended before that.
+    """`status`. `phase`: "waiting" until the first learner has begun; "stopped" while no learner or worker lives;
+    "finished" once all is trained; "ended" for the last word of a run that ended before that.
 
-    `training`: figures of all updates, `recent`: of the last 20, `update`: of the last one; null before the first one.
+    `training`: figures of the whole run, `recent`: of the last 20 updates, `update`: of the last one; null before the
+    first one.
     `skew`: which roles run another release than `release`, that of this command; empty if none is known to. `held_up`:
     what keeps the run from moving. `dead`: the reasons of which prompts died, the commonest first. `pools`: the living
     workers summed up.

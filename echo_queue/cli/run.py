@@ -15,12 +15,13 @@ from typing import NamedTuple
 
 from rich.console import Console
 from rich.markup import escape
+from rich.text import Text
 
 from echo_queue.cli.audit import sentence
 from echo_queue.cli.config import examine
 from echo_queue.cli.dead_tasks import revive_all
 from echo_queue.cli.live.screen import Screen
-from echo_queue.cli.live.view import short
+from echo_queue.cli.live.view import rewards, short
 from echo_queue.cli.live.watcher import RunWatcher, monitor
 from echo_queue.cli.redis_cli import monitor_line
 from echo_queue.config import Config
@@ -38,7 +39,7 @@ from echo_queue.errors import (
     ServiceError,
 )
 from echo_queue.launch import collection
-from echo_queue.launch.problem_output import WARNING, print_problems
+from echo_queue.launch.problem_output import WARNING, print_problems, print_wrapped
 from echo_queue.launch.roles import FORKED_WITH, command
 from echo_queue.launch.supervisor import Role, Supervisor
 from echo_queue.queue import Audit, Operator, Status
@@ -57,6 +58,8 @@ LOADING = "loading the model"
 CONNECT_S = 0.2
 REASONS = 3
 """The number of reasons that the end of a run names."""
+INDENT = 4
+"""The column at which a wrapped line of the result goes on: half of it where the line is not indented itself."""
 STALL_MARGIN_S = 60.0
 """The roles' own deadlines pass first by this margin: their errors name the cause more precisely."""
 
@@ -241,41 +244,50 @@ def _conclude(config: Config, end: End, path: Path) -> int:
     found = end.audit
     updates = metrics.read(config.run.dir / "metrics.jsonl")
     page = results.write(config, updates, identity=found.ok, dead=found.dead)
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False)
     summary = metrics.summarise(updates)
     outcome.write(config, summary.updates, found, end.status, end.dead)
     console.print()
-    if summary.updates:
-        console.print(_result_line(config, summary))
-    else:
-        console.print(f"[bold]{config.run.name}[/]: [red]nothing was trained[/]; the model is the base model")
-    console.print(sentence(found))
-    if found.dead:
-        console.print("\n".join(_dead_lines(end, path)))
-    if warning := metrics.warning(summary):
-        console.print(f"[yellow]![/] {warning}")
-    console.print(_weights_line(summary))
+    for line in _result(config, end, summary, path):
+        print_wrapped(console, Text.from_markup(line), INDENT if line.startswith(" ") else INDENT // 2)
     _print_paths(console, config, page)
     return AGAIN if not found.ok else HOPELESS if found.dead else DONE
 
 
-def _result_line(config: Config, summary: metrics.Summary) -> str:
+def _result(config: Config, end: End, summary: metrics.Summary, path: Path) -> Iterator[str]:
+    """Yields the lines of the result."""
+    name = escape(config.run.name)
+    if summary.updates:
+        yield f"[bold]{name}[/]: reward [bold green]{rewards(summary)}[/]"
+        yield _figures_line(config, summary)
+    else:
+        yield f"[bold]{name}[/]: [red]nothing was trained[/]; the model is the base model"
+    yield sentence(end.audit)
+    if end.audit.dead:
+        yield from _dead_lines(end, path)
+    if warning := metrics.warning(summary, over=True):
+        yield f"[yellow]![/] {warning}"
+    yield _weights_line(summary)
+
+
+def _figures_line(config: Config, summary: metrics.Summary) -> str:
     return (
-        f"[bold]{config.run.name}[/]: reward {summary.reward_first:.2f} → [bold green]{summary.reward_last:.2f}[/] in "
-        f"{summary.updates:,} updates, {duration(summary.seconds)}; mean lag {summary.mean_lag:.2f} "
-        f"(of tokens {summary.token_lag:.2f}, largest {summary.max_lag}, bound {config.staleness.s}); "
-        f"learner idle {summary.idle_share:.0%}"
+        f"whole run: {counted(summary.updates, 'update')}, {duration(summary.seconds)} from the first to the last; "
+        f"mean lag {summary.mean_lag:.2f} (of tokens {summary.token_lag:.2f}, largest {summary.max_lag}, bound "
+        f"{config.staleness.s}); learner idle {summary.idle_share:.0%}"
     )
 
 
 def _dead_lines(end: End, path: Path) -> Iterator[str]:
     """Yields how many prompts died, of what, and what to do."""
-    yield f"[red]✗[/] {counted(end.audit.dead, 'prompt')} died and are not in the model:"
+    are = "is" if end.audit.dead == 1 else "are"
+    yield f"[red]✗[/] {counted(end.audit.dead, 'prompt')} died and {are} not in the model:"
     for cause in end.dead[:REASONS]:
-        yield f"    {cause.tasks:,}× {escape(cause.reason)}  (for example {cause.example})"
+        yield f"    {cause.tasks:,}× {escape(cause.reason)}  (for example {escape(cause.example)})"
     if len(end.dead) > REASONS:
         yield f"    {len(end.dead) - REASONS} more reasons: redis-cli shows them, docs/operations.md says how"
-    yield f"    → fix that; `echo-queue run {path}` then tries them again"
+    them = "it" if end.audit.dead == 1 else "them"
+    yield f"    → fix that; `echo-queue run {escape(str(path))}` then tries {them} again"
 
 
 def _weights_line(summary: metrics.Summary) -> str:

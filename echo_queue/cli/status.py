@@ -1,6 +1,7 @@
 """`status`: the state of a run, printed once or kept up to date. It is the same on every machine that may look."""
 
 import time
+from collections.abc import Mapping
 
 from rich.console import Console
 from rich.live import Live
@@ -13,9 +14,14 @@ from echo_queue.cli.output import print_json
 from echo_queue.cli.redis_cli import monitor_line
 from echo_queue.config import Config
 from echo_queue.queue import Status
+from echo_queue.queue.diagnosis import lives
 from echo_queue.queue.pool_status import pools_of
 
 LINE_EVERY_S = 5.0
+SHOWN: Mapping[Phase, str] = {
+    "waiting": "waiting for a learner to begin",
+    "stopped": "stopped: no learner or worker lives",
+}
 
 
 def show(config: Config, *, watch: bool, as_json: bool) -> None:
@@ -77,11 +83,13 @@ def _document(config: Config, watcher: RunWatcher, status: Status) -> StatusDocu
 def _phase(status: Status, *, ended: bool) -> Phase:
     if status.finished or ended:
         return "finished" if status.finished else "ended"
-    return "running" if status.learner.lineage else "waiting"
+    if not status.learner.lineage:
+        return "waiting"
+    return "running" if lives(status) else "stopped"
 
 
 def _phase_shown(watcher: RunWatcher) -> str:
     if watcher.status is None:
         return "no answer"
     phase = _phase(watcher.status, ended=watcher.ended)
-    return "waiting for a learner to begin" if phase == "waiting" else phase
+    return SHOWN.get(phase, phase)

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 from echo_queue.errors import Problem
@@ -18,11 +17,16 @@ def print_problems(
     """Prints one paragraph per problem on stderr. Long lines are wrapped, with an indent, on a terminal only."""
     console = console or Console(stderr=True, highlight=False)
     for problem in problems:
-        head = Text.assemble(sign, (problem.where, "bold"), ": ", problem.what)
-        fix = Text.assemble(("→ ", "green"), problem.fix)
-        if console.is_terminal:
-            console.print(head)
-            console.print(Padding(fix, (0, 0, 0, 4)))
-        else:
-            console.print(head, soft_wrap=True)
-            console.print(Text("    ") + fix, soft_wrap=True)
+        print_wrapped(console, Text.assemble(sign, (problem.where, "bold"), ": ", problem.what), 2)
+        print_wrapped(console, Text.assemble("    ", ("→ ", "green"), problem.fix), 4)
+
+
+def print_wrapped(console: Console, text: Text, indent: int = 2) -> None:
+    """Prints a text. On a terminal it is wrapped at spaces, and its further lines begin at column `indent`."""
+    if not console.is_terminal:
+        console.print(text, soft_wrap=True)
+        return
+    for paragraph in text.split("\n", allow_blank=True):
+        for number, line in enumerate(paragraph.wrap(console, console.width - indent)):
+            line.rstrip()
+            console.print(Text(" " * indent if number else "") + line, soft_wrap=True)

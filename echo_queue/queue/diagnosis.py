@@ -16,6 +16,8 @@ from echo_queue.records import Version
 
 SILENT_MS = 5_000
 """A role is silent after this time: workers and the learner's housekeeper report about once a second."""
+GONE_MS = 60_000
+"""A learner counts as gone, and not only as silent, after this time."""
 NAMED = 8
 """The largest number of chunks or workers that a sentence names."""
 
@@ -99,9 +101,10 @@ def _silent(status: Status) -> Iterator[str]:
         yield f"no worker lives; {counted(waiting, 'task')} and {counted(status.backlog, 'prompt')} wait"
     if not status.learner_came:
         yield "no learner has begun yet"
-    elif status.learner_silent_ms > SILENT_MS:
-        held = f" and has {counted(status.drained, 'group')} in hand" if status.drained else ""
-        yield f"the learner was last heard {_age(status.learner_silent_ms)} ago{held}"
+    elif not _learner_heard(status):
+        gone, age = status.learner_silent_ms > GONE_MS, f"{_age(status.learner_silent_ms)} ago"
+        held = f" and {'had' if gone else 'has'} {counted(status.drained, 'group')} in hand" if status.drained else ""
+        yield ("no learner lives: the last one was heard " if gone else "the learner was last heard ") + age + held
 
 
 def _waiting(found: RunSnapshot, since: str) -> Iterator[str]:
@@ -114,7 +117,7 @@ def _waiting(found: RunSnapshot, since: str) -> Iterator[str]:
     batch, ready = status.rules.batch, status.ready + status.drained - status.uncommitted
     if ready >= batch:
         yield f"{_waits(ready, 'group')} for the learner, which has trained none {since}"
-    elif status.learner_came:
+    elif _learner_heard(status):
         yield f"the learner waits: there are {ready} of {counted(batch, 'group')}"
 
 
@@ -148,6 +151,15 @@ def _due(status: Status) -> int:
     """Returns the oldest version that may generate the next group admitted (docs/architecture.md, *Staleness*)."""
     untrained = status.tasks + status.retry + status.replay - status.uncommitted
     return staleness_rules.min_pv(status.learner.number, untrained, status.rules.batch, status.rules.s)
+
+
+def lives(status: Status) -> bool:
+    """Returns whether a worker was heard lately, or a learner, which may have begun just now."""
+    return bool(_living(status)) or status.learner_silent_ms <= GONE_MS
+
+
+def _learner_heard(status: Status) -> bool:
+    return 0 <= status.learner_silent_ms <= SILENT_MS
 
 
 def _living(status: Status) -> list[WorkerStatus]:

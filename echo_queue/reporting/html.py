@@ -84,14 +84,15 @@ def tiles(
     if not summary.updates:
         yield from _queue_tiles(identity, dead)
         return
-    yield Tile(f"{summary.reward_first:.2f} → {summary.reward_last:.2f}", "reward, first and last updates")
+    means = f"reward, means of the first and the last {counted(summary.reward_updates, 'update')}"
+    yield Tile(f"{summary.reward_first:.2f} → {summary.reward_last:.2f}", means)
     if {"base", "model"} <= scores.keys():
         yield Tile(f"{scores['base']:.2f} → {scores['model']:.2f}", "held-out score, base and final", "good")
     yield Tile(duration(summary.seconds), "from first to last update")
     yield Tile(f"{summary.updates:,}", f"updates of {config.learner.batch_groups} groups")
     yield Tile(f"{summary.samples:,}", f"samples, {_count(summary.tokens)} tokens")
     yield Tile(_count(summary.tokens_per_s), "tokens trained per second")
-    yield Tile(f"{summary.idle_share:.0%}", "of the learner's time spent waiting")
+    yield Tile(f"{summary.idle_share:.0%}", "learner idle")
     kept = summary.max_lag <= s
     lags = f"mean lag of groups; of tokens {summary.token_lag:.2f}; largest {summary.max_lag}, bound {s}"
     yield Tile(f"{summary.mean_lag:.2f}", lags, "good" if kept else "bad")

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import takewhile
 from pathlib import Path
-from statistics import fmean
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
@@ -107,6 +106,8 @@ class UpdateMetrics:
 
 
 RECORDS = TypeAdapter(UpdateMetrics)
+LEAST_AVERAGED, MOST_AVERAGED = 5, 10
+"""The rewards of a run's ends are means of a tenth of its updates, within these bounds, and of half of them at most."""
 FLAT_UPDATES = 8
 """So many updates in a row without any difference between the rewards of a prompt's samples are worth a warning."""
 
@@ -223,7 +224,9 @@ class Summary:
     """The last measurement."""
     reward_first: float
     reward_last: float
-    """Mean rewards of the first and the last tenth of the updates, at most ten."""
+    """Mean rewards of the samples of the first and of the last `reward_updates` updates."""
+    reward_updates: int
+    """Over how many updates the rewards are averaged: over a tenth of them, between five and ten, and at most half."""
     anchor_bytes: int
     delta_bytes: int
     """Weight bytes stored as anchors and as deltas."""
@@ -264,8 +267,7 @@ def summarise(updates: Sequence[UpdateMetrics]) -> Summary:
     lags: Counter[int] = Counter()
     for update in updates:
         lags.update({int(lag): count for lag, count in update.lags.items()})
-    rewards = [update.reward_mean for update in updates]
-    tenth = min(10, max(1, len(rewards) // 10))
+    averaged = min(MOST_AVERAGED, max(len(updates) // 10, min(LEAST_AVERAGED, (len(updates) + 1) // 2)))
     ends = list({update.lineage: update for update in updates}.values())  # the last of each learner
     return Summary(
         updates=len(updates),
@@ -281,8 +283,9 @@ def summarise(updates: Sequence[UpdateMetrics]) -> Summary:
         mixed_groups=sum(update.mixed_groups for update in updates),
         sent_back=max((update.sent_back for update in updates), default=0),
         t_bcast_s=updates[-1].t_bcast_s if updates else 0.0,
-        reward_first=fmean(rewards[:tenth]) if rewards else 0.0,
-        reward_last=fmean(rewards[-tenth:]) if rewards else 0.0,
+        reward_first=_mean_reward(updates[:averaged]),
+        reward_last=_mean_reward(updates[len(updates) - averaged :]),
+        reward_updates=averaged,
         anchor_bytes=sum(update.anchor_bytes for update in ends),
         delta_bytes=sum(update.delta_bytes for update in ends),
         store_bytes=ends[-1].store_bytes if ends else 0,
@@ -292,15 +295,25 @@ def summarise(updates: Sequence[UpdateMetrics]) -> Summary:
     )
 
 
+def _mean_reward(updates: Sequence[UpdateMetrics]) -> float:
+    """Returns the mean reward of the updates' samples: a last update of one prompt weighs no more than that prompt."""
+    samples = sum(update.samples for update in updates)
+    return sum(update.reward_mean * update.samples for update in updates) / samples if samples else 0.0
+
+
 def _is_flat(update: UpdateMetrics) -> bool:
     return update.zero_variance_groups >= update.groups
 
 
-def warning(summary: Summary) -> str:
-    """Returns what is wrong with the rewards, if the last updates have taught nothing; else an empty text."""
-    if summary.flat_updates < FLAT_UPDATES:
+def warning(summary: Summary, *, over: bool = False) -> str:
+    """Returns what is wrong with the rewards, if the last updates have taught nothing; else an empty text.
+
+    `over`: the run has ended, so that it is enough if all of its updates, however few, have taught nothing.
+    """
+    flat, everything = summary.flat_updates, summary.flat_updates == summary.updates
+    if not flat or (flat < FLAT_UPDATES and not (over and everything)):
         return ""
-    which = "all updates" if summary.flat_updates == summary.updates else f"the last {summary.flat_updates:,} updates"
+    which = "all updates" if everything else f"the last {flat:,} updates"
     return (
         f"{which} taught nothing: the samples of each prompt had equal rewards. Look at some with `echo-queue show`: "
         "the reward function may be constant, or the prompts too hard or too easy"

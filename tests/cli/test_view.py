@@ -126,7 +126,7 @@ def test_a_picture_keeps_within_the_terminal(width: int) -> None:
     assert max(map(len, text.splitlines())) <= width
     learner = ("version 40", "published 39, κ = 2", "idle", "update", "tokens/s", "sent back", "window")
     whole = " ".join(text.split())
-    for row in (*learner, "in hand", "trained", "dead", "queue of 2,560", "lag · S = 4, mean 0.75"):
+    for row in (*learner, "in hand", "trained", "dead", "queue of 2,560", "lag · S = 4", "whole run: mean 0.75"):
         assert row in whole, f"{row} is cut off at {width} columns"
 
 
@@ -148,7 +148,7 @@ def test_a_run_that_has_not_begun_has_a_picture() -> None:
     )
     assert "not trained yet" in drawn(empty)
     assert "redis: away" in drawn(empty)
-    assert "0.00 s" not in drawn(empty) and "0%" not in drawn(empty) and "mean –" in drawn(empty)
+    assert "0.00 s" not in drawn(empty) and "0%" not in drawn(empty) and "mean" not in drawn(empty)
     assert view.line(empty).startswith("3:07  training")
 
 
@@ -195,4 +195,34 @@ def test_updates_that_teach_nothing_are_named_on_the_screen_and_in_the_line() ->
     assert told in drawn(late, 400)
     assert "taught nothing" not in view.line(PICTURE)
     assert "all updates taught nothing" in view.line(replace(PICTURE, summary=summarise(flat)))
-    assert "taught nothing" not in view.line(replace(PICTURE, summary=summarise(flat[1:])))
+    few = replace(PICTURE, summary=summarise(flat[:1]))
+    assert "taught nothing" not in view.line(few), "it has hardly begun"
+    assert "all updates taught nothing" in view.line(replace(few, over=True)), "nothing more will come"
+    mixed = summarise([*UPDATES[:3], *flat[:3]])
+    assert "taught nothing" not in view.line(replace(PICTURE, summary=mixed, over=True))
+
+
+def test_each_figure_says_of_which_updates_it_is() -> None:
+    waits = [replace(one, wait_s=9.0) for one in UPDATES[:20]] + UPDATES[20:]
+    running = replace(PICTURE, summary=summarise(waits), recent=summarise(waits[-20:]))
+    over = replace(running, over=True)
+    assert "0.21 → 0.91 (means of 5 updates)" in drawn(running, 80)
+    assert "last 20 updates: lag 0.75 (largest 1)  idle 13%" in view.line(running)
+    assert "whole run: lag 0.75 (largest 1)  idle 87%" in view.line(over)
+    for picture, span, idle in ((running, "last 20 updates:", "13%"), (over, "whole run:", "87%")):
+        text = drawn(picture, 80)
+        assert span in text and idle in text and "whole run: mean 0.75" in text
+    assert "reward 0.17" in view.line(replace(PICTURE, summary=summarise(UPDATES[:1]))), "one update has no course"
+
+
+def test_the_picture_fits_80_columns() -> None:
+    names = ("services", "init-model", "learner", "worker-1", "worker-2", "worker-3", "celery", "submit")
+    roles = tuple(RoleState(name, True, number, False) for number, name in enumerate(names))
+    phase, detail = "making the base model", "663,936 parameters, 568 tokens; the first prompt has 8 of them"
+    lines = drawn(replace(PICTURE, roles=roles, phase=phase, detail=detail), 80).splitlines()
+    assert any(line.strip() == detail for line in lines) and any(phase in line for line in lines)
+    assert not any(line.rstrip().endswith("●") for line in lines), "a mark stands beside its name"
+    for number, name in enumerate(names[1:], 1):
+        assert any(f"● {name} restarted {number}×" in line for line in lines)
+    assert all(" ─" in line or "──" in line for line in lines if "lag ·" in line)
+    assert any("lag · S = 4 ─" in line for line in lines)

@@ -5,7 +5,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from echo_queue.cli.live.watcher import RunWatcher
+from echo_queue.cli.status import _phase_shown
 from echo_queue.config import Config
+from echo_queue.connections.connect import connect_redis
+from echo_queue.queue import Caller, Heartbeat, LearnerQueue, Operator, Payloads, RunRules, WorkerQueue
+from echo_queue.queue.keys import Keys
+from echo_queue.records import Version
 from echo_queue.services.serving import Services
 
 
@@ -27,3 +32,53 @@ def test_roles_that_start_are_loading_and_not_missing(served: Config) -> None:
         assert watcher.status is not None and not watcher.workers_came
     assert watched.held_up == ("no learner has begun yet",)
     assert started.held_up == ()
+
+
+@pytest.fixture
+def left_behind(served: Config) -> Config:
+    """A run whose learner and worker were heard a while ago."""
+    queue = Operator.connect(served)
+    queue.configure(RunRules.of(served))
+    LearnerQueue(Caller.connect(served, "learner", 5.0)).resume(RunRules.of(served))
+    queue.reclaim()
+    client = connect_redis(served, "admin", 5.0)
+    state = Keys(served.run.name).state
+    client.hset(state, "swept_ms", int(client.hget(state, "swept_ms") or 0) - 114_000)  # type: ignore[arg-type]
+    return served
+
+
+def test_who_was_heard_before_the_roles_are_started_is_not_who_is_loading(left_behind: Config) -> None:
+    watched, started = RunWatcher(left_behind), RunWatcher(left_behind)
+    started.expect_within(1e9)
+    for watcher in (watched, started):
+        watcher.refresh()
+    assert any("the last one was heard 114 s ago" in cause for cause in watched.held_up)
+    assert not any("the learner waits" in cause for cause in watched.held_up)
+    assert started.held_up == () and not started.workers_came
+    Operator.connect(left_behind).reclaim()
+    started.refresh()
+    assert started.held_up == (), "its workers still load"
+    WorkerQueue(Caller.connect(left_behind, "worker", 5.0), Payloads.of(left_behind, None)).heartbeat(
+        "w1", Heartbeat("made up", Version(1, 0), "idle"), every_s=60.0
+    )
+    started.refresh()
+    assert started.workers_came
+
+
+def test_a_run_in_which_nobody_lives_is_stopped(left_behind: Config) -> None:
+    watcher = RunWatcher(left_behind)
+    watcher.refresh()
+    assert _phase_shown(watcher) == "stopped: no learner or worker lives"
+    Operator.connect(left_behind).reclaim()
+    watcher.refresh()
+    assert _phase_shown(watcher) == "running"
+
+
+def test_services_that_start_are_no_trouble(configure: Callable[..., Config]) -> None:
+    config = configure()
+    watched, started = RunWatcher(config), RunWatcher(config)
+    started.expect_within(1e9)
+    for watcher in (watched, started):
+        watcher.refresh()
+    assert "have not started" in watched.trouble
+    assert started.trouble == ""

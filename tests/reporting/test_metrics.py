@@ -6,7 +6,7 @@ from types import FrameType
 import pytest
 
 from echo_queue.reporting import metrics
-from echo_queue.reporting.metrics import MetricsLog, MetricsReader, read, summarise
+from echo_queue.reporting.metrics import MetricsLog, MetricsReader, read, summarise, warning
 from tests.synthetic import update
 
 
@@ -93,3 +93,22 @@ def test_without_a_new_line_nothing_is_read_or_summed_again(tmp_path: Path) -> N
     assert reader.read() is first
     MetricsLog(path).write(update(2))
     assert [found.version for found in reader.read()] == [1, 2]
+
+
+def test_rewards_are_means_of_updates_and_a_small_last_one_weighs_little() -> None:
+    updates = [update(version, reward_mean=0.5) for version in range(1, 7)]
+    alone = update(7, lineage=2, reward_mean=0.0, groups=1, samples=16)
+    continued = summarise([*updates, alone])
+    assert continued.reward_updates == 4
+    assert continued.reward_first == 0.5
+    assert continued.reward_last == pytest.approx(0.5 * 3 * 256 / (3 * 256 + 16))
+    assert summarise(updates * 40).reward_updates == 10
+    assert (summarise([]).reward_updates, summarise(updates[:1]).reward_updates) == (0, 1)
+
+
+def test_a_run_that_is_over_is_warned_of_however_short_it_was() -> None:
+    flat = [update(version, zero_variance_groups=16) for version in range(1, 7)]
+    assert not warning(summarise(flat))
+    assert warning(summarise(flat), over=True).startswith("all updates taught nothing")
+    assert not warning(summarise([update(1), *flat]), over=True)
+    assert not warning(summarise([]), over=True)

@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import get_args
 
 from rich.box import ROUNDED
+from rich.columns import Columns
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.panel import Panel
@@ -31,6 +32,8 @@ REASONS = 3
 """The number of reasons of deaths, and of failed sets, that are shown."""
 COPIED_COLUMNS = 76
 """The width of lines that are to be copied."""
+SPARK = 34
+"""The width of the rewards' bars: the line fits 80 columns."""
 BLOCKS = "▁▂▃▄▅▆▇█"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 SILENT_MS = 5_000
@@ -67,6 +70,23 @@ class RunView:
     """The reasons of which prompts died, the commonest first."""
     failed: tuple[FailedSet, ...] = ()
     """The sets of which chunks cannot be read."""
+    over: bool = False
+    """The run has ended: its figures are those of the whole run, as in its summary and its report."""
+
+    @property
+    def measured(self) -> Summary:
+        """Returns the figures of the learner: of the last updates, or of the whole run once it is over."""
+        return self.summary if self.over else self.recent
+
+    @property
+    def span(self) -> str:
+        """Returns of which updates the figures `measured` are."""
+        whole = self.over or self.recent.updates == self.summary.updates
+        return "whole run" if whole else f"last {self.recent.updates} updates"
+
+    @property
+    def warning(self) -> str:
+        return warning(self.summary, over=self.over)
 
 
 def draw(picture: RunView) -> RenderableType:
@@ -81,7 +101,7 @@ def draw(picture: RunView) -> RenderableType:
         parts.append(_sentence(picture.trouble, "yellow"))
     parts += [_sentence(sentence, "dim") for sentence in _gone(picture.status) + _continued(picture.status)]
     parts += [_sentence(f"held up: {sentence}", "yellow") for sentence in picture.held_up]
-    parts += [_sentence(warning(picture.summary), "yellow")] if warning(picture.summary) else []
+    parts += [_sentence(picture.warning, "yellow")] if picture.warning else []
     parts += [_sentence(sentence, "red") for sentence in _losses(picture)]
     if picture.redis_cli:
         parts.append(Text.assemble((" look yourself:\n ", "dim"), (_to_copy(picture.redis_cli), "cyan")))
@@ -95,15 +115,16 @@ def _to_copy(command: str) -> str:
 
 def line(picture: RunView) -> str:
     """Returns the same in one line, for logs."""
-    summary, status = picture.recent, picture.status
+    measured, status = picture.measured, picture.status
     parts = [clock(picture.elapsed_s), picture.phase + (f": {picture.detail}" if picture.detail else "")]
     if picture.summary.updates:
         parts += [
-            f"reward {summary.reward_last:.3f}",
-            f"lag {summary.mean_lag:.2f} (largest {picture.summary.max_lag})",
+            f"reward {rewards(picture.summary)}",
+            f"{picture.span}: lag {measured.mean_lag:.2f} (largest {measured.max_lag})",
+            f"idle {measured.idle_share:.0%}",
+            f"{short(measured.tokens_per_s)} tokens/s",
         ]
-        parts += [f"weights everywhere after {summary.t_bcast_s:.2f} s"] if summary.t_bcast_s else []
-        parts += [f"idle {summary.idle_share:.0%}", f"{short(summary.tokens_per_s)} tokens/s"]
+        parts += [f"weights everywhere after {measured.t_bcast_s:.2f} s"] if measured.t_bcast_s else []
     if status and status.learner_came:
         parts.insert(2, f"version {status.learner.number}")
     if status and (status.learner_came or status.submitted):
@@ -114,8 +135,16 @@ def line(picture: RunView) -> str:
     parts += [f"{name} restarted {count}×" for name, count in deaths.items()]
     held_up = [f"held up: {'; '.join(picture.held_up)}"] if picture.held_up else []
     parts += _gone(status) + _continued(status)
-    troubles = [*filter(None, [picture.trouble, warning(picture.summary)]), *held_up, *_losses(picture)]
+    troubles = [*filter(None, [picture.trouble, picture.warning]), *held_up, *_losses(picture)]
     return "  ".join([*parts, *troubles])
+
+
+def rewards(summary: Summary) -> str:
+    """Returns the mean rewards of the run's first and last updates, and how many updates those are."""
+    if summary.updates < 2:
+        return f"{summary.reward_last:.2f}"
+    over = f"means of {counted(summary.reward_updates, 'update')}"
+    return f"{summary.reward_first:.2f} → {summary.reward_last:.2f} ({over})"
 
 
 def spark(values: Sequence[float], width: int) -> str:
@@ -145,7 +174,7 @@ def clock(seconds: float | None) -> str:
     """Formats a duration: `0:42`, `3:07`, `5:02:11`; a dash if it is not known."""
     if seconds is None:
         return UNKNOWN
-    minutes, rest = divmod(int(seconds), 60)
+    minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
@@ -187,21 +216,20 @@ def _head(picture: RunView) -> RenderableType:
     table.add_column()
     table.add_column(justify="right")
     left = Text.assemble((" echo-queue ", "bold reverse"), ("  " + picture.name, "bold"))
-    detail = (f"  {picture.detail}" if picture.detail else "", "dim")
-    table.add_row(left, Text.assemble((picture.phase, "bold green"), detail, f"  {clock(picture.elapsed_s)} "))
-    return table
+    table.add_row(left, Text.assemble((picture.phase, "bold green"), f"  {clock(picture.elapsed_s)} "))
+    return Group(table, _sentence(picture.detail, "dim")) if picture.detail else table
 
 
 def _reward(picture: RunView) -> RenderableType:
     if not picture.rewards:
         trained = picture.status.trained if picture.status else 0
         return Text(f"\n reward  {'not known here' if trained else 'not trained yet'}", style="dim")
-    summary = picture.summary
+    figures, *over = rewards(picture.summary).split(" (")
     return Text.assemble(
         "\n reward  ",
-        (spark(picture.rewards, 48), "blue"),
-        (f"  {picture.recent.reward_last:.3f}", "bold"),
-        (f"  from {summary.reward_first:.3f}", "dim"),
+        (spark(picture.rewards, SPARK), "blue"),
+        (f"  {figures}", "bold"),
+        (f" ({over[0]}" if over else "", "dim"),
     )
 
 
@@ -209,7 +237,7 @@ def _panels(picture: RunView) -> RenderableType:
     table = Table.grid(expand=True, padding=0)
     for _ in range(3):
         table.add_column(ratio=1)
-    heights = max(7, picture.s + 1 if picture.s < 8 else 6)
+    heights = max(8, picture.s + 2 if picture.s < 8 else 7)
     panels = (_queue(picture.status), _lags(picture), _learner(picture))
     table.add_row(*(_panel(title, body, heights) for title, body in panels))
     return table
@@ -257,8 +285,8 @@ def _lags(picture: RunView) -> tuple[str, RenderableType]:
     for name, count in _binned(lags, picture.s):
         share = count / total
         table.add_row(name, Text(bar(share, 12), style="blue"), f"{share:.0%}" if count else Text(UNKNOWN, style="dim"))
-    mean = f"{picture.summary.mean_lag:.2f}" if picture.summary.updates else UNKNOWN
-    return f"lag · S = {picture.s}, mean {mean}", table
+    mean = f"whole run: mean {picture.summary.mean_lag:.2f}" if picture.summary.updates else ""
+    return f"lag · S = {picture.s}", Group(table, Text(mean, style="dim italic"))
 
 
 def _binned(lags: Mapping[int, int], s: int) -> list[tuple[str, int]]:
@@ -271,20 +299,22 @@ def _binned(lags: Mapping[int, int], s: int) -> list[tuple[str, int]]:
 
 
 def _learner(picture: RunView) -> tuple[str, RenderableType]:
-    recent, status, known = picture.recent, picture.status, picture.recent.updates > 0
-    table = Table.grid(padding=(0, 1))
-    table.add_column(style="dim")
-    table.add_column()
+    measured, status, known = picture.measured, picture.status, picture.summary.updates > 0
+    now, over = (Table.grid(padding=(0, 1)) for _ in range(2))
+    for table in (now, over):
+        table.add_column(style="dim", min_width=9)
+        table.add_column()
     published = str(status.published.version.number) if status and status.published else UNKNOWN
-    table.add_row("version", str(status.learner.number) if status and status.learner_came else UNKNOWN)
-    table.add_row("published", published + (f", κ = {recent.kappa}" if recent.kappa else ""))
-    idle = Text.assemble((bar(recent.idle_share, 8), "yellow"), f" {recent.idle_share:.0%}")
-    table.add_row("idle", idle if known else UNKNOWN)
-    table.add_row("update", f"{(recent.busy_s + recent.save_s) / recent.updates:.2f} s" if known else UNKNOWN)
-    table.add_row("tokens/s", short(recent.tokens_per_s) if known else UNKNOWN)
-    table.add_row("sent back", f"{picture.summary.sent_back_share:.1%}" if known else UNKNOWN)
-    table.add_row("window", f"{status.window:.1f} updates" if status and status.learner_came else UNKNOWN)
-    return f"learner · lineage {status.learner.lineage}" if status and status.learner_came else "learner", table
+    now.add_row("version", str(status.learner.number) if status and status.learner_came else UNKNOWN)
+    now.add_row("published", published + (f", κ = {measured.kappa}" if measured.kappa else ""))
+    now.add_row("window", f"{status.window:.1f} updates" if status and status.learner_came else UNKNOWN)
+    idle = Text.assemble((bar(measured.idle_share, 8), "yellow"), f" {measured.idle_share:.0%}")
+    over.add_row("idle", idle if known else UNKNOWN)
+    over.add_row("update", f"{(measured.busy_s + measured.save_s) / measured.updates:.2f} s" if known else UNKNOWN)
+    over.add_row("tokens/s", short(measured.tokens_per_s) if known else UNKNOWN)
+    over.add_row("sent back", f"{picture.summary.sent_back_share:.1%} of all" if known else UNKNOWN)
+    title = f"learner · lineage {status.learner.lineage}" if status and status.learner_came else "learner"
+    return title, Group(now, Text(f"{picture.span}:" if known else "", style="dim italic"), over)
 
 
 def _workers(workers: Sequence[WorkerStatus]) -> RenderableType:
@@ -346,10 +376,12 @@ def _sentence(text: str, style: str) -> RenderableType:
     return Padding(Text(text, style=style), (0, 0, 0, 1))
 
 
-def _roles(roles: Sequence[RoleState]) -> Text:
-    text = Text(" ")
-    for role in roles:
-        mark, colour = ("✓", "green") if role.done else ("●", "green") if role.alive else ("○", "red")
-        text.append(f"{mark} ", colour).append(role.name, "dim")
-        text.append(f" restarted {role.deaths}×" if role.deaths else "", "yellow").append("   ")
-    return text
+def _roles(roles: Sequence[RoleState]) -> RenderableType:
+    """Draws each role with its mark; a line ends between two roles, and not within one."""
+    return Padding(Columns([_role(role) for role in roles], padding=(0, 3)), (0, 0, 0, 1))
+
+
+def _role(role: RoleState) -> Text:
+    mark, colour = ("✓", "green") if role.done else ("●", "green") if role.alive else ("○", "red")
+    restarted = (f" restarted {role.deaths}×" if role.deaths else "", "yellow")
+    return Text.assemble((f"{mark} ", colour), (role.name, "dim"), restarted, no_wrap=True)

@@ -76,7 +76,9 @@ class RunWatcher:
         """True once the run has ended together with its embedded services, of which `status` is the last word."""
         self._config = config
         self._period_s = period_s
+        self._began: float | None = None
         self._loading_until = time.monotonic()
+        self._answered = self._learner_came = False
         self.dead: tuple[DeadCause, ...] = ()
         """The reasons of which prompts died, the commonest first."""
         self.failed: tuple[FailedSet, ...] = ()
@@ -100,7 +102,11 @@ class RunWatcher:
         self._thread.join(STATUS_DEADLINE_S + 5)
 
     def expect_within(self, seconds: float) -> None:
-        """Lets roles that were not heard yet count as loading, and not as missing, for so long from now."""
+        """Lets roles and services that were not heard yet count as loading, and not as missing, for so long from now.
+
+        The first call says that the roles are being started: whoever was heard before it is another one.
+        """
+        self._began = time.monotonic() if self._began is None else self._began
         self._loading_until = time.monotonic() + seconds
         self.held_up = ()
 
@@ -109,7 +115,7 @@ class RunWatcher:
         try:
             self._queue = self._queue or monitor(self._config)
             self._read_updates(self._queue)
-            self.status, self.trouble = self._queue.status(), ""
+            self.status, self.trouble, self._answered = self._queue.status(), "", True
             self._read_losses(self._queue, self.status)
         except EchoQueueError as error:
             self.status, self._queue = None, None
@@ -118,8 +124,9 @@ class RunWatcher:
                 self.status, self.dead, self.held_up, self.ended = end.status, end.dead, (), True
                 self.trouble = f"as of its end, {end.ended:%Y-%m-%d %H:%M} UTC; its services have ended with it"
                 return
-            self.trouble = "" if NOT_BEGUN in str(error) else f"{error.problems[0].where}: {error.problems[0].what}"
-        self.workers_came = self.workers_came or bool(self.status and self.status.workers)
+            expected = NOT_BEGUN in str(error) or (self._loading and not self._answered)
+            self.trouble = "" if expected else f"{error.problems[0].where}: {error.problems[0].what}"
+        self._note_who_came()
         self.still_s = self._stillness.seconds(self.status)
         self.held_up = self._causes()
 
@@ -143,13 +150,29 @@ class RunWatcher:
         self._losses = status.dead, counts
 
     @property
+    def _loading(self) -> bool:
+        """Returns whether roles that this command has started may not have been heard yet."""
+        return time.monotonic() < self._loading_until
+
+    def _note_who_came(self) -> None:
+        if self.status:
+            workers = [worker for worker in self.status.workers if worker.heartbeat or self._began is None]
+            self.workers_came = self.workers_came or any(self._is_of_now(worker.silent_ms) for worker in workers)
+            self._learner_came = self._learner_came or (
+                self.status.learner_came and self._is_of_now(self.status.learner_silent_ms)
+            )
+
+    def _is_of_now(self, silent_ms: int) -> bool:
+        """Returns whether a role that is silent for so long was heard since this command began to start roles."""
+        return self._began is None or 0 <= silent_ms < (time.monotonic() - self._began) * 1000
+
+    @property
     def skew(self) -> str:
         """Which roles run another release than this command, as far as it is known; else an empty text."""
         return skew(self.status, self._record)
 
     def _causes(self) -> tuple[str, ...]:
-        all_came = self.workers_came and self.status is not None and self.status.learner_came
-        if not all_came and time.monotonic() < self._loading_until:
+        if self._loading and not (self.workers_came and self._learner_came):
             return ()
         if self.still_s < STILL_S:
             return diagnosis.silent(self.status) if self.status else ()
@@ -192,8 +215,9 @@ class RunWatcher:
             dead=self.dead,
             failed=self.failed,
             roles=tuple(roles),
-            redis_cli=redis_cli,
+            redis_cli="" if self.ended else redis_cli,
             detail=detail,
+            over=self.ended or bool(self.status and self.status.finished),
         )
 
     def _watch(self) -> None:
