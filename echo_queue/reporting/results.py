@@ -29,7 +29,7 @@ def write(
 def problem(config: Config) -> Problem | None:
     """Returns the problem of a missing package, if any."""
     if find_spec("matplotlib") is None:
-        return Problem("report.html", "needs matplotlib", "pip install 'echo-queue[learner]'")
+        return Problem("report.html", "needs matplotlib", "pip install 'echo-queue[report]'")
     if config.telemetry.tensorboard and find_spec("tensorboard") is None:
         fix = "pip install 'echo-queue[tensorboard]', or set it to false"
         return Problem("telemetry.tensorboard", "the package is not installed", fix)

@@ -12,7 +12,7 @@ OF_EXTRAS = (
     *("reporting/plots.py", "reporting/tensorboard.py", "weights/"),
     *("launch/fork_server/model_roles.py", "launch/fork_server/program.py"),
 )
-"""Modules that need the extras `learner` or `plan`, `tensorboard`, and `torch`; and a folder, a part of which needs
+"""Modules that need the extras `report`, `tensorboard` and `torch`; and a folder, a part of which needs
 `torch`. The commands that list and verify weights import the rest of it."""
 
 
