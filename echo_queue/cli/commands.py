@@ -5,7 +5,7 @@ import logging
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast, get_args
 
 import typer
 
@@ -51,6 +51,13 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"echo-queue {__version__}")
         raise typer.Exit
+
+
+def _living_role(role: str) -> str:
+    """Checks the role here, because the help would break the list of a type's values within a word."""
+    if role not in get_args(LivingRole):
+        raise typer.BadParameter(f"{role!r} is none of {', '.join(get_args(LivingRole))}")
+    return role
 
 
 @app.callback()
@@ -358,14 +365,19 @@ def audit(config: ConfigFile, as_json: Json = False) -> None:
 @app.command(rich_help_panel=INSPECT)
 def healthy(
     role: Annotated[
-        LivingRole,
-        typer.Argument(help="services, submission (Celery), worker, learner or controller.", show_default=False),
+        str,
+        typer.Argument(
+            metavar="ROLE",
+            help="services, submission (Celery), worker, learner or controller.",
+            show_default=False,
+            callback=_living_role,
+        ),
     ],
 ) -> None:
     """Check that the processes of ROLE on this machine live and their engines answer. If not, the exit code is 1."""
     from echo_queue.launch.liveness import unhealthy
 
-    if trouble := unhealthy(role):
+    if trouble := unhealthy(cast(LivingRole, role)):
         typer.echo(trouble)
         raise typer.Exit(1)
     typer.echo(f"{role} lives")
@@ -425,7 +437,10 @@ def report(config: ConfigFile) -> None:
 @config_app.command("check")
 def config_check(
     config: ConfigFile,
-    role: Annotated[For, typer.Option("--for", help="What this machine is to do.")] = For.run,
+    role: Annotated[
+        For,
+        typer.Option("--for", metavar="ROLE", help="What this machine is to do: run, worker, learner or submitter."),
+    ] = For.run,
     as_json: Json = False,
 ) -> None:
     """Report all that is wrong with CONFIG here: keys, model, packages, environment, prompts, services.

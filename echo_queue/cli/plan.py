@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Literal
 
 import orjson
-from rich.console import Console
-from rich.markup import escape
+from rich.console import Console, Group
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from echo_queue.capacity import Outcome, Plan, load_fleet, plan, pools_file
 from echo_queue.capacity.bounds import SIMULATED_UP_TO
@@ -24,6 +25,7 @@ from echo_queue.cli.output import print_json
 from echo_queue.errors import ConfigError, Problem
 
 WIDTH = 80
+UNKNOWN = "–"
 NEXT_TO_NOTHING = 0.01
 PLOTTED = range(13)
 """The bounds S of the plot."""
@@ -77,10 +79,17 @@ def _print(fleet: Fleet, found: Plan) -> None:
         console.print(sentence)
     console.print("\n[bold]What an update costs[/]")
     console.print(_comparison(found))
+    if not all(one.reached for one in (found.chosen, *found.other_bounds, *found.other_ways)):
+        console.print(
+            f"[dim]! The learner is busy for less than the {found.wanted_utilisation:.0%} that are wanted.[/]"
+        )
     if any(outcome.s in range(1, SIMULATED_UP_TO + 1) for outcome in (found.chosen, *found.other_bounds)):
         console.print(f"[dim]At S = 1 to {SIMULATED_UP_TO} the bounds are only a hint (docs/capacity.md).[/]")
     console.print("\n[bold]Assumed, and what an update costs with half and with twice of it[/]")
     console.print(_assumptions(found))
+    shown = [one for one in found.sensitivities if _moves(found, one)]
+    if any(None in (one.usd_per_update_at_half, one.usd_per_update_at_double) for one in shown):
+        console.print(f"[dim]{UNKNOWN} With such a value nothing can be planned.[/]")
     if steady := [one.key for one in found.sensitivities if not _moves(found, one)]:
         console.print(f"[dim]These change it by less than {NEXT_TO_NOTHING:.0%}: {', '.join(steady)}.[/]")
     console.print("[dim]--json names every number with its source, the measured ones among them.[/]")
@@ -194,14 +203,15 @@ def _assumptions(found: Plan) -> Table:
     for one in filter(lambda one: _moves(found, one), found.sensitivities):
         assumed = values[one.key]
         half, double = _usd(one.usd_per_update_at_half), _usd(one.usd_per_update_at_double)
-        table.add_row(f"{one.key}\n  [dim]{escape(assumed.said)}[/]", f"{assumed.value:g}", half, double)
+        said = Padding(Text(assumed.said, style="dim"), (0, 0, 0, 2))
+        table.add_row(Group(one.key, said), f"{assumed.value:g}", half, double)
     return table
 
 
 def _usd(amount: float | None) -> str:
     """Formats money with cents, or with three digits where cents say too little."""
     if amount is None:
-        return "–"
+        return UNKNOWN
     return f"{amount:,.2f}" if amount >= 1 else f"{amount:#.3g}"
 
 

@@ -1,6 +1,7 @@
 """The command line as its users meet it: processes, exit codes, what is printed where."""
 
 import json
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -43,6 +44,23 @@ def test_a_submitter_and_a_monitor_need_no_torch(module: str) -> None:
     code = block("torch", "transformers", "workers", "learner", "matplotlib") + f"import {module}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", [("config", "check"), ("healthy",)])
+def test_help_at_80_columns_breaks_no_word(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    told = echo_queue(*command, "--help", cwd=tmp_path)
+    words = set(re.findall(r"\w+", told.stdout))
+    assert {"run", "worker", "learner", "submitter"} < words or {"worker", "learner", "controller"} < words
+    assert not words & {"l", "earner", "submitte", "r"}
+
+
+def test_an_unknown_role_is_refused_with_those_that_are_known(tmp_path: Path) -> None:
+    told = echo_queue("healthy", "lerner", cwd=tmp_path)
+    assert told.returncode == 2
+    assert "is none of services, submission, worker, learner, controller" in " ".join(told.stderr.replace("│", "").split())
 
 
 def test_help_names_every_command(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`echo-queue plan` as its users meet it: a table, a document, files, and one clear error for what is missing."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -52,10 +53,21 @@ def test_the_worked_fleets_of_the_document_are_recomputed(name: str, capsys: pyt
     show(WORKED[name], ON, as_json=False, pools=None, picture=None)
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= 80
+    assert_explained(printed)
     shown = (ROOT / "docs" / "capacity.md").read_text(encoding="utf-8")
     command = f"$ echo-queue plan configs/fleets/{name}.toml --on {ON}\n"
     _, _, rest = shown.partition(command)
     assert trimmed(rest.partition("\n```")[0]) == trimmed(printed)
+
+
+def assert_explained(printed: str) -> None:
+    """Each mark in the tables has its sentence, and the text of an assumption goes on below its beginning."""
+    assert bool(re.search(r"\d%!", printed)) == ("! The learner is busy for less than the " in printed)
+    _, _, assumptions = printed.partition("Assumed, and what an update costs")
+    assert (" – " in assumptions) == ("– With such a value nothing can be planned." in assumptions)
+    rows = [line for line in assumptions.splitlines()[2:] if line.strip()]
+    table = rows[: next(at for at, line in enumerate(rows) if line.startswith(("–", "These", "--json")))]
+    assert all(re.match(r"  \S|[a-z_]+\.\S+ +[\d.e+-]+ ", line) for line in table), table
 
 
 def trimmed(text: str) -> list[str]:
