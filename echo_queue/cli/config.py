@@ -57,7 +57,7 @@ def examine(path: Path, role: For = For.run) -> Report:
     problems += tuple(problem for problem in found if problem.where not in named)
     if of_directory := tuple(_directory_problems(config.run.dir)):
         return Report(config, problems + of_directory)
-    services = inspect(config)
+    services = inspect(config, preflight.ROLES.get(role))
     return Report(config, problems + services.refusals, services.warnings)
 
 

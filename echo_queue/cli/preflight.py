@@ -19,6 +19,7 @@ from echo_queue.config.checks import NAMED
 from echo_queue.errors import EchoQueueError, Problem, UnfitPromptError
 
 if TYPE_CHECKING:
+    from echo_queue.connections.secrets import Role
     from echo_queue.records import PromptRow
 
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
@@ -44,6 +45,14 @@ class For(StrEnum):
     worker = "worker"
     learner = "learner"
     submitter = "submitter"
+
+
+ROLES: dict[For, tuple["Role", ...]] = {
+    For.worker: ("worker",),
+    For.learner: ("learner",),
+    For.submitter: ("submitter", "celery"),
+}
+"""The roles as which such a machine uses the services; a run uses them as every role."""
 
 
 def problems(config: Config, role: For = For.run) -> Iterator[Problem]:

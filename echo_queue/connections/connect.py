@@ -47,16 +47,19 @@ ONLOOKERS: tuple[Role, ...] = ("monitor", "celery")
 T = TypeVar("T")
 
 
-def connect_redis(config: Config, role: Role, deadline_s: float = CONNECT_DEADLINE_S) -> redis.Redis:
+def connect_redis(
+    config: Config, role: Role, deadline_s: float = CONNECT_DEADLINE_S, *, judge: bool = True
+) -> redis.Redis:
     """Returns a tested connection as `role`'s user (RESP2, bytes, no retries of its own).
 
-    Raises `ServiceError`, also for a server that would lose data (`redis_check`): except for those who only look.
+    Raises `ServiceError`, also for a server that would lose data (`redis_check`): except for those who only look, and
+    without `judge`.
     """
 
     def connect() -> redis.Redis:
         endpoint = redis_endpoint(config, role)
         client = _open_redis(endpoint, role)
-        if role not in ONLOOKERS:
+        if judge and role not in ONLOOKERS:
             try:
                 _require_replicas(client, config.redis)
                 redis_check.check(client, config.redis, config.run.name, role)
@@ -75,6 +78,23 @@ def connect_redis(config: Config, role: Role, deadline_s: float = CONNECT_DEADLI
         if config.redis.url != EMBEDDED or error.problems[0].fix == START_EMBEDDED:
             raise
         raise away(config, "redis.url", error.problems[0].what) from None
+
+
+def require_users(config: Config, *roles: Role) -> None:
+    """Raises one `ServiceError` that names each of `roles` whose Redis user or password is refused.
+
+    A server that is away for now is no error.
+    """
+    refused: list[Problem] = []
+    for role in roles:
+        try:
+            connect_redis(config, role, deadline_s=0, judge=False).close()
+        except RefusedUserError as error:
+            refused += error.problems
+        except Unreachable:
+            return
+    if refused:
+        raise ServiceError(*dict.fromkeys(refused))
 
 
 def connect_store(config: Config, role: Role = "worker", deadline_s: float = CONNECT_DEADLINE_S) -> ObjectStore:

@@ -4,12 +4,13 @@
 either kind.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from threading import Event
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from echo_queue.config import Config
+    from echo_queue.connections.secrets import Role
     from echo_queue.connections.verdict import Verdict
 
 
@@ -28,8 +29,8 @@ def prepare(config: "Config") -> "Iterator[str]":
     return prepare(config)
 
 
-def inspect(config: "Config") -> "Verdict":
-    """Returns every problem with both services."""
-    from echo_queue.services.inspection import inspect
+def inspect(config: "Config", roles: "Sequence[Role] | None" = None) -> "Verdict":
+    """Returns every problem with both services, as `roles` would meet them: those of a whole run if none are given."""
+    from echo_queue.services.inspection import RUN, inspect
 
-    return inspect(config)
+    return inspect(config, RUN if roles is None else roles)

@@ -7,7 +7,10 @@ from botocore import exceptions as boto
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.storage.endpoint import StoreEndpoint
 
-KEYS_FIX = "set ECHO_QUEUE_STORE_ACCESS_KEY and ECHO_QUEUE_STORE_SECRET_KEY (or …_FILE), or give boto3 a profile"
+KEYS_FIX = (
+    "set ECHO_QUEUE_STORE_ACCESS_KEY and ECHO_QUEUE_STORE_SECRET_KEY (or …_FILE; with a role's name, as in "
+    "ECHO_QUEUE_LEARNER_STORE_ACCESS_KEY, for that role alone), or give boto3 a profile"
+)
 LOG_FIX = "the store's log says more"
 SIZE_FIX = "let the store, and every proxy before it, take requests of 64 MiB and, for a manifest, of any size"
 FULL_BYTES = 16 << 20

@@ -33,12 +33,14 @@ def submit(
     (`declaration.declare_within_run`). Raises `PromptError` for prompts that cannot be read or are too long,
     `ServiceError`, and `DeadlineError` when nothing arrives in the backlog for `submission.deadline_s`.
     """
+    from echo_queue.connections.connect import require_users
     from echo_queue.queue import SubmitterQueue
     from echo_queue.submission.arrival import arrive
     from echo_queue.submission.celery.app import build
     from echo_queue.submission.declaration import choose, declare_and_send, declare_within_run
 
     app, queue = build(config), SubmitterQueue.connect(config)
+    require_users(config, "celery")  # before anything is declared that could then not be sent
     report = progress or (lambda _: None)
     declare = declare_within_run if within_run else declare_and_send
     sent = declare(config, queue, app, choose(config, source), report)

@@ -21,10 +21,17 @@ from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_store
 from echo_queue.connections.endpoints import CELERY_PREFIX, celery_broker_url
+from echo_queue.counts import counted
 from echo_queue.errors import ConfigError, EchoQueueError, Problem
 from echo_queue.queue import SubmitterQueue
 from echo_queue.submission.celery.messages import CHANNEL, EXPAND_CHUNK, SUBMIT_PROMPT_SET
-from echo_queue.submission.celery.worker_steps import LeaveUnacked, LivenessStep, ReadAheadStep, ReconcilerStep
+from echo_queue.submission.celery.worker_steps import (
+    LeaveUnacked,
+    LivenessStep,
+    ReadAheadStep,
+    ReconcilerStep,
+    UsersStep,
+)
 from echo_queue.submission.declaration import choose, declare_and_send
 from echo_queue.submission.expand import expand
 from echo_queue.submission.length_limits import limits_of
@@ -131,13 +138,13 @@ def build(config: Config) -> Celery:
             sent = declare_and_send(config, connections.queue(), app, choose(config, source, set, **changes))
         except EchoQueueError as error:
             raise SubmissionError(f"set {set or config.prompts.set} was not submitted\n{error}") from None
-        log.info("set %s: %d prompts, %d chunks", sent.set, sent.prompts, sent.chunks)
+        log.info("set %s: %s, %s", sent.set, counted(sent.prompts, "prompt"), counted(sent.chunks, "chunk"))
         return asdict(sent)
 
     app.task(expand_chunk, name=EXPAND_CHUNK)
     app.task(submit_prompt_set, name=SUBMIT_PROMPT_SET, base=SubmitTask, ignore_result=False)
     app.steps["consumer"].update((LeaveUnacked, LivenessStep, ReconcilerStep))
-    app.steps["worker"].add(ReadAheadStep)
+    app.steps["worker"].update((UsersStep, ReadAheadStep))
     app.echo_queue = config
     return app
 

@@ -12,7 +12,9 @@ from kombu.transport import redis as kombu_redis
 from kombu.transport import virtual
 
 from echo_queue.config import Config
-from echo_queue.errors import EchoQueueError
+from echo_queue.connections.connect import require_users
+from echo_queue.counts import agreeing, counted
+from echo_queue.errors import EchoQueueError, ServiceError
 from echo_queue.launch.liveness import EVERY_S, LivenessFile
 from echo_queue.queue import SubmitterQueue
 from echo_queue.submission.celery.reconciler import Reconciler
@@ -51,11 +53,24 @@ class ReconcilerStep(bootsteps.StartStopStep):  # type: ignore[misc]
     def _reconcile(self, consumer: Any) -> None:
         try:
             if lost := self._reconciler.reconcile():
-                log.warning("%d chunks were lost in the broker and have been sent again", lost)
+                were, have = agreeing(lost, "was", "were"), agreeing(lost, "has", "have")
+                log.warning("%s lost in the broker and %s been sent again", counted(lost, "chunk", were, were), have)
         except EchoQueueError as error:
             log.warning("cannot look for lost chunks now\n%s", error)
         finally:
             self.start(consumer)
+
+
+class UsersStep(bootsteps.Step):  # type: ignore[misc]
+    """Ends a worker whose Redis users are refused: Celery would try to connect for ever, and name no variable."""
+
+    def __init__(self, worker: Any, **options: Any) -> None:
+        super().__init__(worker, **options)
+        try:
+            require_users(worker.app.echo_queue, "celery", "submitter")
+        except ServiceError as error:
+            # Celery would wrap any exception in a page of traceback.
+            raise SystemExit(f"echo-queue: {error}") from None
 
 
 class ReadAheadStep(bootsteps.Step):  # type: ignore[misc]
