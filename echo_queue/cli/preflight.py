@@ -14,9 +14,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from echo_queue.config import Config, Model
+from echo_queue.config import Config
 from echo_queue.config.checks import NAMED
 from echo_queue.errors import EchoQueueError, Problem, UnfitPromptError
+from echo_queue.estimate.model_config import find
 
 if TYPE_CHECKING:
     from echo_queue.connections.secrets import Role
@@ -26,6 +27,7 @@ TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "voc
 """Any of these files makes a folder one with a tokenizer."""
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 """Either file makes a folder one with weights that a learner can read."""
+HUB_MODEL = '"Qwen/Qwen3-0.6B"'
 GIVEN = ("prompts", "completions", "completion_ids", "trainer_state")
 """The keywords that every reward function gets, besides one for each column."""
 ANSWERS = ("answer", "solution")
@@ -58,7 +60,7 @@ ROLES: dict[For, tuple["Role", ...]] = {
 def problems(config: Config, role: For = For.run) -> Iterator[Problem]:
     """Yields everything that would end `role` here and can be known at once."""
     if role is not For.worker:  # the learner's folder reaches workers through the store
-        yield from _model(config.model, role)
+        yield from _model(config, role)
     if role is not For.submitter:
         yield from _packages(config, role)
     function = None
@@ -95,16 +97,25 @@ def _prompts(config: Config, function: ast.AST | None) -> Iterator[Problem]:
         yield from _columns(config, function, _shared(rows))
 
 
-def _model(model: Model, role: For) -> Iterator[Problem]:
-    base = model.base
+def _model(config: Config, role: For) -> Iterator[Problem]:
+    """Checks the model's folder. Whether the hub has a model is not asked here, which would need the network.
+
+    A name without an owner is one of the hub's oldest models, none of which is trained, unless the cache has it.
+    """
+    model, base = config.model, config.model.base
     folder = Path(base).expanduser()
     if model.revision != "main" and (base == "init" or folder.is_dir()):
         yield Problem("model.revision", f"is set, but {base} is no hub model", "remove it, or name a hub model")
-    if base == "init" or not (folder.exists() or _is_path(base)):
+    if base == "init":
+        return
+    if not (folder.exists() or _is_path(base)):
+        if "/" not in base.rstrip("/") and role is not For.submitter and find(config) is None:
+            what = f"there is no folder {base} (looked in {Path.cwd()}), and the hub's cache here has no such model"
+            yield Problem("model.base", what, f"name a model's folder, or a hub model as OWNER/NAME: {HUB_MODEL}")
         return
     if not folder.is_dir():
         what = f"{base} is no folder on this machine"
-        yield Problem("model.base", what, 'name a Hugging Face folder or a hub model such as "Qwen/Qwen3-0.6B"')
+        yield Problem("model.base", what, f"name a Hugging Face folder, or a hub model as OWNER/NAME: {HUB_MODEL}")
         return
     if not (folder / "config.json").is_file():
         yield Problem("model.base", f"{base} has no config.json", "name the folder of a Hugging Face model")

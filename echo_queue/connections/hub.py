@@ -26,4 +26,6 @@ def base_folder(config: Config) -> str:
     try:
         return snapshot_download(name, revision=revision, allow_patterns=list(FILES))
     except (OSError, ValueError) as error:
-        raise OSError(f"the hub gave no {name} at revision {revision}: {' '.join(str(error).split())}") from None
+        said = " ".join(str(error).split())
+        what = f"there is no folder {name} (looked in {Path.cwd()}), and the hub gave no {name} at revision {revision}"
+        raise OSError(f"{what}: {said}") from None

@@ -76,7 +76,8 @@ def test_a_revision_is_one_folder_with_the_files_that_are_opened_and_is_there_wi
     assert (Path(v1).name, Path(main).name, commit) == (COMMITS["v1"], COMMITS["main"], v1)
     assert {file.name for file in Path(v1).iterdir()} == OPENED
     assert Path(v1, "config.json").read_text() == f"config.json of {COMMITS['v1']}"
-    assert none.startswith("the hub gave no somebody/tiny at revision v3: 404 ") and "Revision Not Found" in none
+    assert none.startswith("there is no folder somebody/tiny (looked in ") and "Revision Not Found" in none
+    assert "), and the hub gave no somebody/tiny at revision v3: 404 " in none
     assert not any(name in path for path in asked for name in LEFT)
     assert folders(tmp_path, "v1", "main", HF_HUB_OFFLINE="1") == [v1, main]
     assert "at revision v2: Cannot find" in folders(tmp_path, "v2", HF_HUB_OFFLINE="1")[0]

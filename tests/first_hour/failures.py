@@ -31,6 +31,9 @@ def written(name: str, content: str) -> Spoil:
 def _model() -> Iterator[Failure]:
     where, config = "model.base", "model/config.json"
     yield Failure("no folder", setting(model__base="./none"), where, "no folder on this machine", "Qwen/Qwen3-0.6B")
+    yield Failure(
+        "no such folder", setting(model__base="bases"), where, "there is no folder bases (looked in", "OWNER/"
+    )
     yield Failure("no config.json", lambda home: home.remove(config), where, "has no config.json", "Hugging Face")
     yield Failure("torn config.json", written(config, "{"), config, "is not JSON", "download")
     yield Failure("another family", lambda home: home.model(model_type="bert"), where, "bert", "")
