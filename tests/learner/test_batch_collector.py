@@ -11,7 +11,7 @@ from echo_queue.queue import RunRules
 from echo_queue.records import BASE
 from echo_queue.records.validation import GroupLimits, GroupValidator
 from learner import batch_collector
-from learner.batch_collector import BatchCollector
+from learner.batch_collector import BatchCollector, Pause
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import QueueHarness
 
@@ -56,3 +56,23 @@ def test_passing_what_is_trained_already_is_no_standstill(queue: Clients, monkey
     with pytest.raises(DeadlineError, match="0 of 2 are in hand"):
         collector.gather(0, threading.Event())
     assert (queue.audit().trained, queue.status().tasks) == (TRAINED, 1)
+
+
+@pytest.mark.parametrize("uncommitted", [True, False])
+def test_a_wait_ends_once_redis_is_full_of_what_a_checkpoint_would_free(
+    queue: Clients, monkeypatch: pytest.MonkeyPatch, uncommitted: bool
+) -> None:
+    monkeypatch.setattr(batch_collector, "LISTEN_S", 0.02)
+    monkeypatch.setattr(batch_collector, "FULL_AFTER_S", 0.05)
+    QueueHarness(queue, RunRules(s=1, batch=2))
+    collector = collector_of(queue, 0.3)
+    before = queue.client.config_get("maxmemory")["maxmemory"]
+    queue.client.config_set("maxmemory", 1)
+    try:
+        if uncommitted:
+            assert collector.gather(0, threading.Event(), uncommitted=lambda: True) is Pause.full
+        else:
+            with pytest.raises(DeadlineError, match="Redis is at maxmemory"):
+                collector.gather(0, threading.Event())
+    finally:
+        queue.client.config_set("maxmemory", before)

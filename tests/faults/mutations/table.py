@@ -374,7 +374,7 @@ MUTATIONS = (
         "learner/batch_collector.py",
         "if uncommitted() and not self._queue.has_room(",
         "if False and not self._queue.has_room(",
-        ("tests/learner/test_full_memory.py::test_a_full_server_makes_the_learner_save_and_commit_at_once",),
+        ("tests/learner/test_batch_collector.py::test_a_wait_ends_once_redis_is_full_of_what_a_checkpoint_would_free",),
     ),
     Mutation(
         "a word in the ready list believed",
