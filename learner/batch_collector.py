@@ -20,6 +20,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from echo_queue.config import Config
+from echo_queue.counts import counted
 from echo_queue.errors import DeadlineError, Problem
 from echo_queue.queue import LearnerQueue, Monitor, diagnosis
 from echo_queue.queue.worker import CALL_BYTES
@@ -170,6 +171,6 @@ class BatchCollector:
         missing = "; ".join(diagnosis.causes(diagnosis.snapshot(self._monitor), self._deadline_s))
         fix = "see docs/operations.md; a restart continues"
         if not self._queue.has_room(0):
-            missing = f"Redis is at maxmemory, and has no room for the next {self._size} groups; {missing}"
+            missing = f"Redis is at maxmemory, and has no room for the next {counted(self._size, 'group')}; {missing}"
             fix = "raise maxmemory, or lower queue.inline_max_bytes, learner.batch_groups or staleness.s"
         raise DeadlineError(Problem("learner", f"{what}: {missing}", fix))

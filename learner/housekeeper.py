@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from echo_queue.counts import counted
 from echo_queue.errors import EchoQueueError, ServiceError
 from echo_queue.queue import Caller, Operator, Status
 from echo_queue.queue.operator import SWEEP_MAX
@@ -107,4 +108,4 @@ class Housekeeper(threading.Thread):
             if swept.leases < SWEEP_MAX:
                 break
         if expired or dead:
-            log.warning("%d leases expired, %d tasks died", expired, dead)
+            log.warning("%s expired, %s died", counted(expired, "lease"), counted(dead, "task"))

@@ -22,6 +22,7 @@ from transformers import AutoTokenizer
 from echo_queue import failpoints
 from echo_queue.config import Config
 from echo_queue.connections.hub import base_folder
+from echo_queue.counts import counted
 from echo_queue.errors import EchoQueueError, Problem, SetBackError
 from echo_queue.queue import LearnerQueue, Monitor, staleness_rules
 from echo_queue.records import Group, Version
@@ -124,7 +125,7 @@ class Leader:
     def _orders(self, stop: Event) -> Iterator[Order]:
         lineage, number = self._version
         in_hand = len(self.collector.pending)
-        log.info("lineage %d begins at version %d with %d groups in hand", lineage, number, in_hand)
+        log.info("lineage %d begins at version %d with %s in hand", lineage, number, counted(in_hand, "group"))
         yield Order(self._version, publish=True)
         while not stop.is_set():
             yield from self._updates(stop)

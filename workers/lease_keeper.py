@@ -15,6 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from echo_queue import __version__
+from echo_queue.counts import counted
 from echo_queue.queue import Heartbeat, WorkerOrder, WorkerQueue
 from echo_queue.queue.generation_times import GenerationTimes
 from echo_queue.queue.types import Departure
@@ -184,7 +185,8 @@ class LeaseKeeper(threading.Thread):
     def _drop(self, asked: Sequence[Task], lost: Collection[str]) -> None:
         """Drops the tasks that were asked about and are lost; other threads may have finished some meanwhile."""
         if still_held := self._held.drop([task for task in asked if task.id in lost]):
-            log.info("lost %d tasks: cancelled or taken over (%s)", len(still_held), ", ".join(still_held))
+            lost_tasks = counted(len(still_held), "task")
+            log.info("lost %s: cancelled or taken over (%s)", lost_tasks, ", ".join(still_held))
 
     def _heartbeat(self, serving: Serving) -> Heartbeat:
         now_s, accepted = time.monotonic(), self._accepted()

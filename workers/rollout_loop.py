@@ -13,6 +13,7 @@ import logging
 import time
 
 from echo_queue.config import Config
+from echo_queue.counts import counted
 from echo_queue.errors import EchoQueueError
 from echo_queue.launch.liveness import StepClock
 from workers.assignment import Assignment
@@ -134,7 +135,8 @@ class RolloutLoop:
 
     def _begin_from_scratch(self) -> None:
         """Restarts all groups: only the queue knows whether the weights of their tokens are ancestors of today's."""
-        log.info("%d groups begin from scratch, with the weights of another lineage", len(self._generating))
+        begin = counted(len(self._generating), "group", "begins", "begin")
+        log.info("%s from scratch, with the weights of another lineage", begin)
         self._engine.abort(list(self._generating))
         for task, assignment in self._generating.items():
             self._generating[task] = assignment.from_scratch()
@@ -228,7 +230,7 @@ class RolloutLoop:
         """Hands back all tasks, begun or not, and forgets them here."""
         self._leaser.forget()
         if held := self._lease_keeper.hand_back():
-            log.info("handed back %d tasks", len(held))
+            log.info("handed back %s", counted(len(held), "task"))
         self._engine.abort(list(self._generating))
         for given_up in (self._generating, self._scoring, self._pending):
             given_up.clear()

@@ -5,6 +5,7 @@ from rich.console import Console
 from echo_queue.cli.live.watcher import last_word, monitor
 from echo_queue.cli.output import print_json
 from echo_queue.config import Config
+from echo_queue.counts import agreeing, counted
 from echo_queue.errors import ServiceError
 from echo_queue.queue import Audit, Monitor
 
@@ -47,17 +48,25 @@ def sentence(found: Audit) -> str:
         return f"[green]✓[/] {identity}"
     wrong = []
     if found.difference:
-        wrong.append(f"{abs(found.difference):,} prompts {'missing' if found.difference > 0 else 'too many'}")
+        wrong.append(f"{counted(abs(found.difference), 'prompt')} {'missing' if found.difference > 0 else 'too many'}")
     if found.misplaced:
-        wrong.append(f"{abs(found.misplaced):,} open ids {'without an entry' if found.misplaced > 0 else 'too few'}")
+        wrong.append(
+            f"{counted(abs(found.misplaced), 'open id')} {'without an entry' if found.misplaced > 0 else 'too few'}"
+        )
     if found.unlisted:
-        wrong.append(f"{found.ready:,} ready and {found.in_hand:,} drained groups of {found.replay:,} in replay")
+        wrong.append(
+            f"{found.ready:,} ready and {counted(found.in_hand, 'drained group')} of {found.replay:,} in replay"
+        )
+    leased = counted(found.leased, "task", "is", "are")
     if found.in_flight != found.leased:
-        wrong.append(f"{found.in_flight:,} tasks are noted as leased, but {found.leased:,} are leased")
+        wrong.append(f"{counted(found.in_flight, 'task', 'is', 'are')} noted as leased, but {leased} leased")
     if found.leases != found.leased:
-        wrong.append(f"{found.leases:,} leases are to run out, but {found.leased:,} tasks are leased")
+        wrong.append(f"{counted(found.leases, 'lease', 'is', 'are')} to run out, but {leased} leased")
     if found.lost:
-        wrong.append(f"{found.lost:,} entries are missing from a stream, though no move removed them")
+        are, them = agreeing(found.lost, "entry is", "entries are"), agreeing(found.lost, "it", "them")
+        wrong.append(f"{found.lost:,} {are} missing from a stream, though no move removed {them}")
     if found.forged:
-        wrong.append(f"{found.forged:,} times a worker's Redis user had written what no worker of this project writes")
+        wrong.append(
+            f"{counted(found.forged, 'time')} a worker's Redis user had written what no worker of this project writes"
+        )
     return f"[red]✗[/] {identity.replace(' = ', ' ≠ ' if found.difference else ' = ')}\n  {'; '.join(wrong)}"

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from echo_queue.cli.output import print_json
 from echo_queue.config import Config
+from echo_queue.counts import counted
 from echo_queue.estimate import Assumptions, RunEstimate, estimate, model_shape
 from echo_queue.estimate.learner_memory import LearnerMemory
 from echo_queue.estimate.training_time import forward_passes
@@ -96,7 +97,7 @@ def _storage_rows(config: Config, found: RunEstimate) -> Iterator[Row]:
         yield "delta, every value changed", _bytes(found.broadcast.delta_bytes), measured
     else:
         for change, size in found.deltas.items():
-            yield f"delta, {change * 100:.3g} % changed", _bytes(size), measured
+            yield f"delta, {change * 100:.3g}% changed", _bytes(size), measured
     yield "anchor", _bytes(found.anchor_bytes), "once the deltas since the last one come to twice its bytes"
 
 
@@ -134,11 +135,11 @@ def sentences(config: Config, found: RunEstimate) -> Iterator[str]:
     least = f"It holds while an update takes {_seconds(lag.least_t_train_s)} or more."
     never = f"It holds at no speed of the learner: S must be above κ = {max(lag.kappa, lag.kappa_needed)}."
     within = least if lag.least_t_train_s < math.inf else never
-    yield f"S = {lag.s} {verdict}: the worst lag is {lag.worst} updates if the learner never waits. {within}"
+    yield f"S = {lag.s} {verdict}: the worst lag is {counted(lag.worst, 'update')} if the learner never waits. {within}"
     share = found.generation_s / found.t_train_s
     if share > 1:
         slow = f"The workers take {share:,.1f} times as long for a batch as the learner, which waits for them"
-        yield f"{slow}: the worst lag is then {found.lag_of_these_workers.worst} updates."
+        yield f"{slow}: the worst lag is then {counted(found.lag_of_these_workers.worst, 'update')}."
 
 
 def _table(sections: Iterable[tuple[str, Iterable[Row]]]) -> Table:

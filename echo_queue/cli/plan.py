@@ -22,6 +22,7 @@ from echo_queue.capacity.lengths import TAIL
 from echo_queue.capacity.outcome import Sensitivity
 from echo_queue.capacity.pools_file import elsewhere
 from echo_queue.cli.output import print_json
+from echo_queue.counts import counted
 from echo_queue.errors import ConfigError, Problem
 
 WIDTH = 80
@@ -152,7 +153,7 @@ def _cheaper(found: Plan) -> Iterator[str]:
     less, now = found.cheaper, found.chosen.usd_per_update
     if less and less.usd_per_update and now and less.usd_per_update < now * (1 - NEXT_TO_NOTHING):
         cost = f"An update would cost {_usd(less.usd_per_update)} $ with the learner busy for {less.utilisation:.1%}"
-        yield f"{cost} ({sum(less.machines.values())} machines)."
+        yield f"{cost} ({counted(sum(less.machines.values()), 'machine')})."
 
 
 def _comparison(found: Plan) -> Table:

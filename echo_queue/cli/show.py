@@ -16,6 +16,7 @@ from echo_queue.cli.output import print_json
 from echo_queue.cli.transcript import Words, draw, transcript
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
+from echo_queue.counts import counted
 from echo_queue.errors import Problem, PromptError, ServiceError
 from echo_queue.queue import Monitor, UpdateRecord
 from echo_queue.records import Group, PartialSample, Sample, Tokens, Version
@@ -43,7 +44,7 @@ def show(config: Config, task: str | None, *, as_json: bool) -> None:
     found, words = _answered(config, task)
     if found is None:
         what = f"no samples of {task} are kept" if task else "no group has been made yet"
-        fix = f"the learner keeps the last {config.telemetry.keep_groups} groups: telemetry.keep_groups"
+        fix = f"the learner keeps the last {counted(config.telemetry.keep_groups, 'group')}: telemetry.keep_groups"
         raise PromptError(Problem("show", what, fix))
     prompt = None if found.prompt is None else words(found.prompt)
     samples = [transcript(sample, words) for sample in found.samples]
@@ -97,7 +98,7 @@ def _unfinished(queue: Monitor, task: str) -> FoundGroup | None:
         return FoundGroup(task, "in progress; its worker has stored so far", None, partials.samples)
     for dead in queue.dead(limit=DEAD_MAX):
         if dead.id == task:
-            where = f"dead after {dead.attempts} attempts, the last by {dead.worker}: {dead.reason}"
+            where = f"dead after {counted(dead.attempts, 'attempt')}, the last by {dead.worker}: {dead.reason}"
             return FoundGroup(task, where, None, ())
     return None
 

@@ -53,7 +53,7 @@ def _bounds(text: str) -> list[int]:
 
 
 def _share(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    return f"{share:.1%}"
 
 
 ROWS: tuple[Row, ...] = (

@@ -5,7 +5,7 @@ import time
 from rich.console import Console
 
 from echo_queue.config import Config
-from echo_queue.queue.diagnosis import counted
+from echo_queue.counts import counted
 from echo_queue.reporting import outcome
 from echo_queue.submission import Progress, submit
 from echo_queue.submission.declaration import choose

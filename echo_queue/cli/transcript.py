@@ -8,6 +8,7 @@ from typing import Literal
 from rich.console import Console
 from rich.text import Text
 
+from echo_queue.counts import counted
 from echo_queue.records import PartialSample, Sample, Tokens
 
 Words = Callable[[Tokens], str]
@@ -87,7 +88,7 @@ def _facts(sample: Transcript) -> Iterator[str]:
     if sample.finish:
         yield f"ended by {sample.finish}"
     drawn = ", ".join(f"{count} by version {version}" for version, count in sample.drawn.items())
-    yield f"{sum(sample.drawn.values())} tokens sampled ({drawn})" if drawn else "no token sampled yet"
+    yield f"{counted(sum(sample.drawn.values()), 'token')} sampled ({drawn})" if drawn else "no token sampled yet"
     if read := sum(part.tokens for part in sample.parts if part.speaker == "environment"):
         yield f"{read} read"
 

@@ -16,6 +16,7 @@ from echo_queue.cli.documents import BaseDocument, ManifestDocument, RouteDocume
 from echo_queue.cli.output import print_json
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
+from echo_queue.counts import counted
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.launch.problem_output import print_problems
 from echo_queue.queue import Caller, Monitor, RunKeys, TrustedWeights
@@ -112,7 +113,9 @@ def show(config: Config, name: str, *, as_json: bool) -> None:
     base = "stored whole" if route.base is None else f"the difference to {route.base}"
     console.print(f"version {manifest.version} of run {manifest.run}, signed by {key_id(stored.keys().public_key)}")
     console.print(f"root {manifest.root}")
-    console.print(f"{base}: {len(route.parts)} parts, {route.size:,} bytes for {manifest.size:,} bytes of tensors")
+    console.print(
+        f"{base}: {counted(len(route.parts), 'part')}, {route.size:,} bytes for {manifest.size:,} bytes of tensors"
+    )
     table = Table("tensor", "type", "shape", "digest", box=None, pad_edge=False)
     for info in manifest.tensors:
         table.add_row(info.name, info.dtype, " × ".join(map(str, info.shape)) or "scalar", info.digest[:16])

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from echo_queue.counts import agreeing, counted
 from echo_queue.queue import staleness_rules
 from echo_queue.queue.monitor import Monitor
 from echo_queue.queue.types import Lease, Status, WorkerStatus
@@ -18,6 +19,7 @@ SILENT_MS = 5_000
 """A role is silent after this time: workers and the learner's housekeeper report about once a second."""
 GONE_MS = 60_000
 """A learner counts as gone, and not only as silent, after this time."""
+WAIT = ("waits", "wait")
 NAMED = 8
 """The largest number of chunks or workers that a sentence names."""
 
@@ -110,13 +112,14 @@ def _silent(status: Status) -> Iterator[str]:
 def _waiting(found: RunSnapshot, since: str) -> Iterator[str]:
     status = found.status
     for name, numbers in found.unexpanded.items():
-        yield f"{_named('chunk', numbers)} of set {name} {_were(numbers)} never expanded: no Celery worker took them"
+        were, them = agreeing(len(numbers), "was", "were"), agreeing(len(numbers), "it", "them")
+        yield f"{_named('chunk', numbers)} of set {name} {were} never expanded: no Celery worker took {them}"
     if not status.submitted and not found.unexpanded:
         yield "no prompts have been submitted"
     yield from _workers_wait(status, since)
     batch, ready = status.rules.batch, status.ready + status.drained - status.uncommitted
     if ready >= batch:
-        yield f"{_waits(ready, 'group')} for the learner, which has trained none {since}"
+        yield f"{counted(ready, 'group', *WAIT)} for the learner, which has trained none {since}"
     elif _learner_heard(status):
         yield f"the learner waits: there are {ready} of {counted(batch, 'group')}"
 
@@ -128,23 +131,25 @@ def _workers_wait(status: Status, since: str) -> Iterator[str]:
     published = status.published.version if status.published else None
     quarantined = [worker for worker in living if worker.heartbeat and worker.heartbeat.state == "quarantined"]
     if quarantined:
-        yield f"{_names(quarantined)} {_mistrust(quarantined)} weights and {_load(quarantined)} them again"
+        mistrust = _agree(quarantined, "mistrusts its weights and loads", "mistrust their weights and load")
+        yield f"{_names(quarantined)} {mistrust} them again"
     fetching = [worker for worker in living if worker.heartbeat and worker.heartbeat.state == "fetching"]
     if fetching:
-        yield f"{_names(fetching)} {_fetch(fetching)} version {published}, which the learner has published"
+        still = _agree(fetching, "is still fetching", "are still fetching")
+        yield f"{_names(fetching)} {still} version {published}, which the learner has published"
     holding = [worker for worker in living if worker.held and worker not in (*fetching, *quarantined)]
     if holding:
         held = counted(sum(worker.held for worker in holding), "task")
-        yield f"{_names(holding)} hold{_s(holding)} {held}, and none was completed {since}"
+        yield f"{_names(holding)} {_agree(holding, 'holds', 'hold')} {held}, and none was completed {since}"
     if free := _free(status):
-        yield f"{_waits(free, 'task')}, and {_names(living)} lease{_s(living)} none"
+        yield f"{counted(free, 'task', *WAIT)}, and {_names(living)} {_agree(living, 'leases', 'lease')} none"
     elif status.backlog and not status.in_flight:
         due = _due(status)
         if published is None or published.number < due:
             needed = Version(status.learner.lineage, due)
             yield f"all workers wait for version {needed}, which the learner has not published {since}"
         else:
-            yield f"{_waits(status.backlog, 'prompt')} in the backlog, and none is admitted at {status.learner}"
+            yield f"{counted(status.backlog, 'prompt', *WAIT)} in the backlog, and none is admitted at {status.learner}"
 
 
 def _due(status: Status) -> int:
@@ -178,18 +183,9 @@ def _age(milliseconds: int) -> str:
     return f"{milliseconds / 1000:.0f} s"
 
 
-def counted(number: int, what: str) -> str:
-    """Returns a number of things in words: "1 prompt", "2,400 prompts"."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def _waits(number: int, what: str) -> str:
-    return f"{counted(number, what)} wait{'s' if number == 1 else ''}"
-
-
 def _named(what: str, numbers: Sequence[int]) -> str:
     more = f" and {len(numbers) - NAMED:,} more" if len(numbers) > NAMED else ""
-    return f"{what}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers[:NAMED]))}{more}"
+    return f"{what}{agreeing(len(numbers), '', 's')} {', '.join(map(str, numbers[:NAMED]))}{more}"
 
 
 def _names(workers: Sequence[WorkerStatus]) -> str:
@@ -197,21 +193,5 @@ def _names(workers: Sequence[WorkerStatus]) -> str:
     return ", ".join(worker.name for worker in workers[:NAMED]) + more
 
 
-def _s(workers: Sequence[WorkerStatus]) -> str:
-    return "s" if len(workers) == 1 else ""
-
-
-def _fetch(workers: Sequence[WorkerStatus]) -> str:
-    return "is still fetching" if len(workers) == 1 else "are still fetching"
-
-
-def _load(workers: Sequence[WorkerStatus]) -> str:
-    return "loads" if len(workers) == 1 else "load"
-
-
-def _mistrust(workers: Sequence[WorkerStatus]) -> str:
-    return "mistrusts its" if len(workers) == 1 else "mistrust their"
-
-
-def _were(numbers: Sequence[int]) -> str:
-    return "was" if len(numbers) == 1 else "were"
+def _agree(workers: Sequence[WorkerStatus], one: str, many: str) -> str:
+    return agreeing(len(workers), one, many)

@@ -8,6 +8,7 @@ from contextlib import suppress
 from celery import Celery
 
 from echo_queue.config import Config
+from echo_queue.counts import agreeing, counted
 from echo_queue.errors import DeadlineError, Problem, PromptError, ServiceError
 from echo_queue.queue import SubmissionCounts, SubmitterQueue
 from echo_queue.submission.celery.messages import messages_waiting
@@ -51,9 +52,11 @@ def arrive(config: Config, queue: SubmitterQueue, app: Celery, name: str, report
 
 
 def _nothing_arrives(config: Config, app: Celery, name: str, arrival: SubmissionCounts) -> DeadlineError:
+    missing = arrival.chunks - arrival.arrived - arrival.failed
+    waiting = counted(messages_waiting(app), "message", "waits", "wait")
     what = (
-        f"{arrival.chunks - arrival.arrived - arrival.failed} of {arrival.chunks} chunks have not arrived, none in the "
-        f"last {config.submission.deadline_s:.0f} s; {messages_waiting(app)} messages wait for a Celery worker"
+        f"{missing} of {counted(arrival.chunks, 'chunk')} {agreeing(missing, 'has', 'have')} not arrived, none in the "
+        f"last {config.submission.deadline_s:.0f} s; {waiting} for a Celery worker"
     )
     fix = "start `celery -A echo_queue.submission worker`, or read its log; chunks that have arrived stay"
     return DeadlineError(Problem(f"set {name}", what, fix))
@@ -65,5 +68,5 @@ def _refused(queue: SubmitterQueue, name: str) -> Iterator[Problem]:
     problems = dict.fromkeys(problem for chunk in failed for problem in problems_of(chunk.reason))
     yield from list(problems)[:REPORTED_ROWS]
     if len(problems) > REPORTED_ROWS:
-        what = f"{len(problems) - REPORTED_ROWS} further problems in {len(failed)} chunks"
+        what = f"{counted(len(problems) - REPORTED_ROWS, 'further problem')} in {counted(len(failed), 'chunk')}"
         yield Problem(f"set {name}", what, "fix these first; another `submit` sends only the missing chunks")

@@ -18,9 +18,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from echo_queue.counts import counted
 from echo_queue.launch.supervisor import RoleState
 from echo_queue.queue.dead_causes import DeadCause
-from echo_queue.queue.diagnosis import counted
 from echo_queue.queue.pool_status import pools_of
 from echo_queue.queue.types import Departure, FailedSet, Status, WorkerStatus
 from echo_queue.records.validation import CAUSES
@@ -82,7 +82,7 @@ class RunView:
     def span(self) -> str:
         """Returns of which updates the figures `measured` are."""
         whole = self.over or self.recent.updates == self.summary.updates
-        return "whole run" if whole else f"last {self.recent.updates} updates"
+        return "whole run" if whole else f"last {counted(self.recent.updates, 'update')}"
 
     @property
     def warning(self) -> str:
@@ -199,7 +199,7 @@ def _continued(status: Status | None) -> list[str]:
     """Returns how many tokens of partial rollouts were continued and discarded, and the number of bad ones."""
     counts = status.counts if status else {}
     fates = ("continued", "discarded")
-    told = [f"{counts[name]:,} tokens {fate}" for fate in fates if (name := f"tokens_{fate}") in counts]
+    told = [f"{counted(counts[name], 'token')} {fate}" for fate in fates if (name := f"tokens_{fate}") in counts]
     bad = [f"{counts['bad_partial']:,} bad"] if "bad_partial" in counts else []
     return [f"partial rollouts: {', '.join(told + bad)}"] if told or bad else []
 
@@ -358,9 +358,9 @@ def _pools(workers: Sequence[WorkerStatus]) -> Iterator[str]:
         size = f"{counted(pool.workers, 'worker')} on {counted(pool.machines, 'machine')}"
         told = [f"{size}, {pool.groups_per_s:.3g} groups/s"]
         if pool.generation.groups:
-            told.append(f"a group takes {pool.generation.p50_s:.3g} s, 1 % take over {pool.generation.p99_s:.3g} s")
+            told.append(f"a group takes {pool.generation.p50_s:.3g} s, 1% take over {pool.generation.p99_s:.3g} s")
         if pool.arrival:
-            told.append(f"weights arrive in {pool.arrival.p50_s:.2f} s, at 90 % in {pool.arrival.p90_s:.2f} s")
+            told.append(f"weights arrive in {pool.arrival.p50_s:.2f} s, at 90% in {pool.arrival.p90_s:.2f} s")
         yield f"{f'pool {pool.name}' if pool.name else 'all'}: {'; '.join(told)}"
 
 
