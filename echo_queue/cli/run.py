@@ -27,6 +27,7 @@ from echo_queue.cli.redis_cli import monitor_line
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
 from echo_queue.connections.endpoints import EMBEDDED, services_dir
+from echo_queue.counts import agreeing, counted
 from echo_queue.errors import (
     AGAIN,
     DONE,
@@ -44,7 +45,6 @@ from echo_queue.launch.roles import FORKED_WITH, command
 from echo_queue.launch.supervisor import Role, Supervisor
 from echo_queue.queue import Audit, Operator, Status
 from echo_queue.queue.dead_causes import LOOKED_AT, DeadCause, causes, check_first_groups
-from echo_queue.queue.diagnosis import counted
 from echo_queue.reporting import metrics, outcome, results
 from echo_queue.reporting.html import duration
 
@@ -236,7 +236,9 @@ _ECHO_QUEUE = (sys.executable, "-m", "echo_queue.cli")
 def _try_dead_again(config: Config) -> None:
     """Revives the prompts that died, or failed, before this command was given."""
     if revived := revive_all(config, Operator.connect(config)):
-        Console(highlight=False).print(f"{counted(revived, 'prompt')} that failed before are tried again")
+        Console(highlight=False).print(
+            f"{counted(revived, 'prompt')} that failed before {agreeing(revived, 'is', 'are')} tried again"
+        )
 
 
 def _conclude(config: Config, end: End, path: Path) -> int:
@@ -280,13 +282,13 @@ def _figures_line(config: Config, summary: metrics.Summary) -> str:
 
 def _dead_lines(end: End, path: Path) -> Iterator[str]:
     """Yields how many prompts died, of what, and what to do."""
-    are = "is" if end.audit.dead == 1 else "are"
-    yield f"[red]✗[/] {counted(end.audit.dead, 'prompt')} died and {are} not in the model:"
+    yield f"[red]✗[/] {counted(end.audit.dead, 'prompt', 'died and is', 'died and are')} not in the model:"
     for cause in end.dead[:REASONS]:
         yield f"    {cause.tasks:,}× {escape(cause.reason)}  (for example {escape(cause.example)})"
-    if len(end.dead) > REASONS:
-        yield f"    {len(end.dead) - REASONS} more reasons: redis-cli shows them, docs/operations.md says how"
-    them = "it" if end.audit.dead == 1 else "them"
+    if more := len(end.dead[REASONS:]):
+        them = agreeing(more, "it", "them")
+        yield f"    {counted(more, 'more reason')}: redis-cli shows {them}, docs/operations.md says how"
+    them = agreeing(end.audit.dead, "it", "them")
     yield f"    → fix that; `echo-queue run {escape(str(path))}` then tries {them} again"
 
 
@@ -311,7 +313,9 @@ def _print_paths(console: Console, config: Config, page: Path) -> None:
 
 def _print_finished(config: Config, end: outcome.Outcome) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"[bold]{config.run.name}[/] is finished: {end.updates:,} updates, {end.ended:%Y-%m-%d %H:%M} UTC")
+    console.print(
+        f"[bold]{config.run.name}[/] is finished: {counted(end.updates, 'update')}, {end.ended:%Y-%m-%d %H:%M} UTC"
+    )
     _print_paths(console, config, config.run.dir / "report.html")
     fix = f"remove {config.run.dir}" if EMBEDDED == config.redis.url == config.store.url else "name another run.name"
     console.print(f"  To run it again from scratch, {fix}.")
