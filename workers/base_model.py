@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from pathlib import Path
 
 from echo_queue.config import Config
@@ -16,6 +17,8 @@ PREFIX = "base"
 COPY = "base-copy"
 """The folder in the run's directory into which the learner's folder is downloaded, if it has another name."""
 LONGEST_PAUSE_S = 2.0
+HUB_PAUSE_S, LONGEST_HUB_PAUSE_S = 2.0, 60.0
+"""The pause after the hub's first refusal, which doubles up to the longest one. The store is looked at meanwhile."""
 
 
 def find(config: Config, store: ObjectStore, shutdown: threading.Event) -> str:
@@ -31,14 +34,16 @@ def find(config: Config, store: ObjectStore, shutdown: threading.Event) -> str:
         if here.is_dir():
             return str(here)
 
+    deadline_s = config.queue.stall_deadline_s
+    hub = HubModel(config, deadline_s)
+
     def look() -> str | None:
         try:
             store.download_folder(PREFIX, folder)
         except MissingObject:
-            return None if made_here else _from_hub(config)
+            return hub.look()
         return str(folder)
 
-    deadline_s = config.queue.stall_deadline_s
     what = f"the learner stored no base model under {store.prefix}{PREFIX}/ within {deadline_s:.0f} s"
     fix = "start the learner, or run `echo-queue init-model` here"
     if not made_here:
@@ -49,10 +54,32 @@ def find(config: Config, store: ObjectStore, shutdown: threading.Event) -> str:
     return found or config.base_model
 
 
-def _from_hub(config: Config) -> str | None:
-    """Returns the folder of a hub model; None if neither the hub nor its cache on this machine has it."""
-    try:
-        return base_folder(config)
-    except OSError as error:
-        log.info("%s is not taken for a hub model: %s", config.model.base, error)
+class HubModel:
+    """The hub's model of the configured name, if there is one.
+
+    The hub is asked ever less often, and the log says once what the worker waits for.
+    """
+
+    def __init__(self, config: Config, deadline_s: float) -> None:
+        self._config = config
+        self._waits = f"waits for the learner to store the base model, for {deadline_s:,.0f} s at most"
+        self._refusals = 0
+        self._next_s = 0.0
+
+    def look(self) -> str | None:
+        """Returns the folder of the hub's model; None if the hub has none, or is not asked now."""
+        if self._config.model.base == "init":
+            self._note("it is made there")
+        elif time.monotonic() >= self._next_s:
+            try:
+                return base_folder(self._config)
+            except OSError as error:
+                self._note(f"it is no hub model: {error}")
+                pause_s = HUB_PAUSE_S * 2.0 ** min(self._refusals - 1, 32)
+                self._next_s = time.monotonic() + min(pause_s, LONGEST_HUB_PAUSE_S)
         return None
+
+    def _note(self, why: str) -> None:
+        self._refusals += 1
+        if self._refusals == 1:
+            log.info("%s; %s", self._waits, why)
