@@ -10,8 +10,9 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -35,6 +36,7 @@ from echo_queue.errors import (
     STOPPED,
     ConfigError,
     DeadlineError,
+    EchoQueueError,
     HopelessError,
     Problem,
     ServiceError,
@@ -84,9 +86,15 @@ def run(path: Path) -> int:
             found = Pipeline(config, path, roles).run()
         except KeyboardInterrupt:
             _print_stopping()
+            roles.stop_all_but_servers()
+            _keep_answers(config)
             roles.stop_all()
             _print_stopped(path)
             return STOPPED
+        except EchoQueueError:
+            roles.stop_all_but_servers()
+            _keep_answers(config)
+            raise
         finally:
             roles.stop_all()
             for number, handler in before.items():
@@ -100,6 +108,11 @@ class End(NamedTuple):
     audit: Audit
     status: Status
     dead: Sequence[DeadCause]
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        queue = monitor(config)
+        return cls(queue.audit(), queue.status(), causes(queue.dead(LOOKED_AT)))
 
 
 class Pipeline:
@@ -156,8 +169,7 @@ class Pipeline:
             roles.stop(celery(config).name, *(role.name for role in workers(config, self.path)))
             watcher.refresh()
             screen.refresh()
-            queue = monitor(config)
-            return End(queue.audit(), queue.status(), causes(queue.dead(LOOKED_AT)))
+            return End.of(config)
 
     def _wait(self, screen: Screen, until: Callable[[], bool], deadline_s: float, what: str) -> None:
         def refresh_and_check() -> bool:
@@ -239,6 +251,14 @@ def _try_dead_again(config: Config) -> None:
         Console(highlight=False).print(
             f"{counted(revived, 'prompt')} that failed before {agreeing(revived, 'is', 'are')} tried again"
         )
+
+
+def _keep_answers(config: Config) -> None:
+    """Keeps what the queue says of a run that ends before its end, if it answers, for those who ask later."""
+    with suppress(EchoQueueError, OSError):
+        end = End.of(config)
+        updates = metrics.summarise(metrics.read(config.run.dir / "metrics.jsonl")).updates
+        outcome.write(config, updates, *end, early=True)
 
 
 def _conclude(config: Config, end: End, path: Path) -> int:

@@ -246,9 +246,9 @@ class Supervisor:
     def done(self, name: str) -> bool:
         return self._roles[name].done
 
-    def last_line(self, name: str) -> str:
-        """Returns the last line that the role's current process printed."""
-        return self._roles[name].tail(lines=1)
+    def last_lines(self, name: str, lines: int = 1) -> str:
+        """Returns the last lines that the role's current process printed."""
+        return self._roles[name].tail(lines)
 
     def states(self) -> list[RoleState]:
         return [
@@ -277,8 +277,12 @@ class Supervisor:
 
     def stop_all(self) -> None:
         """Ends all roles: the servers last, since the other roles need them."""
-        self.stop(*(name for name, entry in self._roles.items() if not entry.role.servers))
+        self.stop_all_but_servers()
         self.stop(*tuple(self._roles))
+
+    def stop_all_but_servers(self) -> None:
+        """Ends all roles that use the servers, which still answer then."""
+        self.stop(*(name for name, entry in self._roles.items() if not entry.role.servers))
 
     def interrupt(self, number: int = signal.SIGINT, frame: object = None) -> None:
         """Handles a signal: the next `tick` raises KeyboardInterrupt. A second signal kills all roles but servers."""

@@ -1,6 +1,6 @@
-"""`outcome.json`: what the queue said when `echo-queue run` had come to its end.
+"""`outcome.json`: what the queue said when `echo-queue run` ended, whatever ended it.
 
-It tells the next `run` that nothing is left to do, and answers those who ask once the embedded services are gone.
+It answers those who ask once the embedded services are gone, and tells the next `run` whether anything is left to do.
 """
 
 from collections.abc import Sequence
@@ -20,26 +20,36 @@ from echo_queue.queue.dead_causes import DeadCause
 
 @dataclass(frozen=True)
 class Outcome:
-    """The queue's last answers. `ended`: when they were given, in UTC; `dead`: why prompts died."""
+    """The queue's last answers. `ended`: when they were given, in UTC; `dead`: why prompts died; `early`: the run was
+    stopped, or ended with an error."""
 
     ended: datetime
     updates: int
     audit: Audit
     status: Status
     dead: tuple[DeadCause, ...] = ()
+    early: bool = False
 
     @property
     def finished(self) -> bool:
-        """Returns whether every prompt is trained. Otherwise the same command tries those that died again."""
-        return self.audit.ok and not self.audit.dead
+        """Returns whether nothing is left to do. Otherwise the same command continues, and tries the dead again."""
+        return self.audit.ok and not self.audit.dead and not self.early
 
 
 DOCUMENTS = TypeAdapter(Outcome)
 
 
-def write(config: Config, updates: int, audit: Audit, status: Status, dead: Sequence[DeadCause] = ()) -> None:
+def write(
+    config: Config,
+    updates: int,
+    audit: Audit,
+    status: Status,
+    dead: Sequence[DeadCause] = (),
+    *,
+    early: bool = False,
+) -> None:
     """Keeps the last answers of a run that ends after `updates` updates."""
-    outcome = Outcome(datetime.now(UTC), updates, audit, status, tuple(dead))
+    outcome = Outcome(datetime.now(UTC), updates, audit, status, tuple(dead), early)
     write_atomically(path(config), orjson.dumps(asdict(outcome), default=list), "outcome")
 
 

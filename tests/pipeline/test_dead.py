@@ -1,12 +1,14 @@
 """A run whose reward function is broken stops early and says why; once it is fixed, the command goes on."""
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.pipeline.supervised_run import SupervisedRun, assert_every_prompt_was_trained_once
+from tests.pipeline.supervised_run import TINY, SupervisedRun, assert_every_prompt_was_trained_once
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -44,6 +46,16 @@ def test_a_broken_reward_function_ends_the_run_early_and_the_fixed_one_finishes_
     assert why in said
     assert "`echo-queue run` then tries them again" in said
     assert not run.updates()
+    for command in ("audit", "status", "report"):
+        asked = subprocess.run(
+            [sys.executable, "-m", "echo_queue.cli", command, str(TINY)],
+            cwd=tmp_path,
+            env=run.environ,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert asked.returncode == 0, f"{command} has what the queue said last: {asked.stderr}"
 
     (tmp_path / "rewards.py").write_text(FIXED)
     run.again()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from echo_queue.reporting import outcome
 from tests.pipeline.supervised_run import (
     Moment,
     SupervisedRun,
@@ -35,6 +36,9 @@ def test_a_run_is_refused_twice_left_killed_in_every_role_and_goes_on_each_time(
     run.process.terminate()
     assert run.ends() == 130
     assert "continues it" in run.output.read_text()
+    kept = outcome.read(run.config)
+    assert kept and kept.audit.ok and kept.audit.tasks, "it answers for the services"
+    assert not kept.finished
     run.again()
     for moment, role in (
         (submitted, "celery"),

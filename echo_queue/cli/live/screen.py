@@ -61,6 +61,6 @@ class Screen:
             self._console.print(view.line(self._picture()), soft_wrap=True, highlight=False)
 
     def _picture(self) -> view.RunView:
-        detail = self._roles.last_line(self._role) if self._role else ""
+        detail = self._roles.last_lines(self._role) if self._role else ""
         elapsed_s = time.monotonic() - self._started
         return self._watcher.picture(self._phase, self._roles.states(), self.redis_cli, detail, elapsed_s=elapsed_s)
