@@ -122,7 +122,7 @@ def _subtitle(config: Config, updates: Sequence[UpdateMetrics]) -> str:
     facts.append(f"S = {config.staleness.s}, κ = {config.staleness.kappa}")
     if updates:
         facts.append(datetime.fromtimestamp(updates[-1].time_s, UTC).strftime("%-d %B %Y, %H:%M UTC"))
-    return " · ".join(facts)
+    return "\u00a0· ".join(facts)  # a line may end with a dot, and none begins with one
 
 
 def _tile(tile: Tile) -> str:

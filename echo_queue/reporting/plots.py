@@ -24,6 +24,7 @@ from echo_queue.reporting.metrics import UpdateMetrics, began_s
 
 Floats = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]
+Size = tuple[float, float]
 P = ParamSpec("P")
 
 INK, FAINT, BLUE, GREEN, AMBER, RED, VIOLET = (f"#0101{code:02x}" for code in range(1, 8))
@@ -31,6 +32,10 @@ VARIABLES = {INK: "ink", FAINT: "line", BLUE: "blue", GREEN: "green", AMBER: "am
 MOST_POINTS = 1_000
 """More than a picture of this size can show apart."""
 DEPTHS = {"trained": GREEN, "replay": AMBER, "retry": VIOLET, "tasks": BLUE, "backlog": FAINT, "dead": RED}
+
+SIZE: Size = (4.8, 2.65)
+"""A picture of the page. It is small, so that its text can be read where a telephone shows it narrower still."""
+WIDE: Size = (6.2, 3.1)
 
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -51,18 +56,19 @@ STYLE: dict[Any, Any] = {
     "ytick.color": INK,
     "xtick.major.size": 0,
     "ytick.major.size": 0,
+    "xtick.major.pad": 8,  # the labels of both axes at the origin do not touch
     "legend.frameon": False,
     "legend.fontsize": 9,
 }
 
 
-def plot(draw: Callable[Concatenate[Axes, P], None]) -> Callable[P, str]:
-    """Decorates a function that draws on axes, so that it returns the picture as SVG."""
+def plot(draw: Callable[Concatenate[Axes, P], None], size: Size = SIZE) -> Callable[P, str]:
+    """Decorates a function that draws on axes, so that it returns the picture as SVG. `size`: in inches."""
 
     @functools.wraps(draw)
     def picture(*args: P.args, **kwargs: P.kwargs) -> str:
         with mpl.rc_context(STYLE):
-            figure = Figure(figsize=(6.2, 3.1), layout="constrained")
+            figure = Figure(figsize=size, layout="constrained")
             draw(figure.subplots(), *args, **kwargs)
             return _svg(figure)
 
@@ -204,7 +210,7 @@ def policy(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
     _legend_above(axes)
 
 
-@plot
+@functools.partial(plot, size=WIDE)
 def cost_by_bound(
     axes: Axes, lines: Mapping[str, Sequence[tuple[int, float]]], levels: Mapping[str, float], s: int
 ) -> None:

@@ -1,9 +1,12 @@
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from echo_queue.config import Config
 from echo_queue.reporting import html, plots
@@ -62,6 +65,32 @@ def test_every_colour_of_a_picture_is_the_pages(report: str) -> None:
 def test_a_report_shows_the_figures_of_the_run(report: str) -> None:
     for figure in ("0.16 → 0.95", "10,240", "12%", "0.75", "broken", "largest 1, bound 4"):
         assert f"{figure}" in report
+
+
+def test_a_report_can_be_read_on_a_narrow_screen(report: str) -> None:
+    (subtitle,) = re.findall(r"</h1><p>(.*?)</p>", report)
+    assert "\u00a0· " in subtitle and " · " not in subtitle, "a line would begin with the dot"
+    widths = [float(width) for width in re.findall(r'<svg [^>]*viewBox="0 0 ([\d.]+) ', report)]
+    assert len(widths) == 8
+    shown, text = 390 - 2 * (12 + 10 + 1), plots.STYLE["font.size"]
+    assert all(text * shown / width > 9.5 for width in widths), "CSS pixels of the text"
+
+
+def test_the_labels_of_both_axes_at_the_origin_do_not_touch() -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    boxes = list[Any]()
+
+    def draw(axes: Axes) -> None:
+        axes.plot([0, 1], [0, 1])
+        axes.set(xlim=(0, 0.9), ylim=(0, 1))
+        figure = axes.get_figure()
+        assert isinstance(figure, Figure)
+        FigureCanvasAgg(figure).draw()
+        boxes.extend(one.get_ticklabels()[0].get_window_extent() for one in (axes.xaxis, axes.yaxis))
+
+    plots.plot(draw)()
+    assert not boxes[0].overlaps(boxes[1])
 
 
 def test_a_run_without_an_update_has_a_report(tmp_path: Path) -> None:
