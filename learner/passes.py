@@ -95,7 +95,8 @@ class Passes:
         found = [bounded(logprobs - batch.behaviour) for batch, logprobs in self._scores(step)]
         advantages = np.repeat([row.advantage for row in self._rows], [row.drawn for row in self._rows])
         with step():
-            log_ratios = self.gathered(found)
+            # The only wait for the device: the limit is found on the CPU, where sums are added up in one order.
+            log_ratios = self.gathered(found).cpu()
         budget = self._settings.correction.budget
         return corrections.second_moment_limit(log_ratios, torch.from_numpy(advantages).to(log_ratios), budget)
 

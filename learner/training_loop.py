@@ -64,11 +64,13 @@ def train(config: Config, stop: threading.Event, place: Place = ALONE) -> None:
 
     Raises `OtherRankError` for what another rank explains to the user.
     """
+    if config.learner.deterministic:
+        device.compute_deterministically()
     torch.set_num_threads(config.learner_threads)
     torch.manual_seed(config.run.seed)
     store = connect_store(config, "learner")
     store.deadline_s = config.queue.stall_deadline_s
-    where = device.choose(config.learner.device, place.local)
+    where = device.choose(config.learner.device, place)
     team = join(config, place, where, stop)
     try:
         _train_together(config, stop, store, team, where)

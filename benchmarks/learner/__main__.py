@@ -37,12 +37,15 @@ def main() -> int:
         return launcher.launch([sys.executable, "-m", "benchmarks.learner", *sys.argv[1:]], options.ranks, ONCE)
     if place is not None and place.launched:
         launcher.end_with_launcher()
-    where = device.choose("auto", (place or ALONE).local)
+    if options.deterministic:
+        device.compute_deterministically()
+    where = device.choose("auto", place or ALONE)
     kind = "fake" if options.fake else "real"
     team = join(_config(MIXES[kind][0], options, options.micro_tokens[0]), place, where, threading.Event())
-    kept = options.activation_checkpointing
+    how = f"{options.activation_checkpointing} activation checkpointing"
+    how += ", deterministic" if options.deterministic else ""
     if team.first:
-        print(f"torch {torch.__version__}, {team.size} x {name_of(where)}, {kept} activation checkpointing", flush=True)
+        print(f"torch {torch.__version__}, {team.size} x {name_of(where)}, {how}", flush=True)
     rows: list[Row] = []
     for name in options.shapes:
         shape = SHAPES[kind][name].cut(options.layers)
@@ -68,6 +71,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, default=1, help="number of processes that share the model")
     parser.add_argument("--activation-checkpointing", choices=("none", "selective", "full"), default="full")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--deterministic", action="store_true", help="with learner.deterministic")
     options = parser.parse_args()
     known = SHAPES["fake" if options.fake else "real"]
     if unknown := set(options.shapes or ()) - set(known):
@@ -86,6 +90,7 @@ def _config(mix: Mix, options: argparse.Namespace, micro_tokens: int, rank: int 
         "micro_tokens": micro_tokens,
         "activation_checkpointing": options.activation_checkpointing,
         "compile": options.compile,
+        "deterministic": options.deterministic,
         "ranks": options.ranks,
         "lr": 1e-6,
     }

@@ -38,6 +38,7 @@ NAMES_ELSEWHERE = {
     "dataset_name": "prompts.source",
     "epsilon": "learner.correction.clip_low",
     "epsilon_high": "learner.correction.clip_high",
+    "full_determinism": "learner.deterministic",
     "gradient_checkpointing": "learner.activation_checkpointing",
     "learning_rate": "learner.lr",
     "lr_scheduler_type": "learner.schedule",

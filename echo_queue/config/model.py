@@ -443,6 +443,10 @@ class Learner(Section):
     result."""
     compile: bool = False
     """Compiles each layer with `torch.compile`; the first updates take minutes longer."""
+    deterministic: bool = False
+    """Computes with deterministic algorithms alone, which are slower: what the same GPUs compute again, as after a
+    restart, then has the same bits. An operation without such an algorithm ends the learner with an error that names
+    it. Updates on a CPU have the same bits in any case."""
     allow_cpu: bool = False
     """Allows a model of more than 2 billion parameters on a CPU, which `config check`, `run` and `learner` refuse."""
     checkpoint_updates: Positive = 20

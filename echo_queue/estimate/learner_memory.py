@@ -10,7 +10,7 @@ from typing import Literal
 
 from echo_queue.config import Config
 from echo_queue.estimate.lora import LoraShape, lora_shape, trained_parameters
-from echo_queue.estimate.model_shape import ModelShape
+from echo_queue.estimate.model_shape import FLASH_STEP, ModelShape, flash_width
 
 BYTES = {"float32": 4, "bfloat16": 2}
 FLOAT32 = 4
@@ -203,7 +203,8 @@ def layer_activations(
 
     Of each token: a norm's float32 input and 1 / RMS, its result before and after the weight; the queries' and keys'
     norms without the latter; the inputs of the output projection and of the down projection, and the three factors of
-    the MLP. Of the attention: queries, keys, values, results, log-sum-exp (float32) and, on a CPU, the mask.
+    the MLP. Of the attention: queries, keys, values, results, log-sum-exp (float32) and, without flash attention, the
+    mask. On a GPU no kernel computes heads whose width is not a multiple of `FLASH_STEP`.
 
     With LoRA no norm keeps its result before the weight, and no layer without adapters its input.
     """
@@ -215,9 +216,11 @@ def layer_activations(
     queries = batch.prompts * batch.prompt_tokens + batch.rows * batch.sample_tokens
     keys = batch.prompts * batch.prompt_tokens + batch.rows * both
     rectangles = 2 * width * (queries * shape.queries + keys * shape.keys) + queries * shape.heads * FLOAT32
-    if shape.capped or shape.sinks:
+    unaligned = kind == "cuda" and shape.head_dim % FLASH_STEP != 0
+    if shape.capped or shape.sinks or unaligned:
         return packed + rectangles + _written_out(shape, batch, width)
-    mask = batch.rows * batch.sample_tokens * both * width if kind == "cpu" else 0
+    masked = kind == "cpu" or not flash_width(shape.head_dim)
+    mask = batch.rows * batch.sample_tokens * both * width if masked else 0
     return packed + rectangles + mask
 
 

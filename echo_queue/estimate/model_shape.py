@@ -11,6 +11,14 @@ from typing import Any
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.estimate.families import FAMILIES, Family, sliding_layers, window_of
 
+FLASH_STEP, FLASH_LARGEST = 8, 256
+"""The widths of the heads that flash attention on GPUs computes: multiples of the first, up to the second."""
+
+
+def flash_width(head_dim: int) -> bool:
+    """Returns whether flash attention on GPUs computes heads of this width (`torch.nn.attention.varlen`)."""
+    return head_dim % FLASH_STEP == 0 and head_dim <= FLASH_LARGEST
+
 
 @dataclass(frozen=True)
 class ModelShape:

@@ -28,6 +28,7 @@ from echo_queue.weights.delta.format import Piece, seal
 from echo_queue.weights.delta.pairs import HostPair, pair
 from echo_queue.weights.delta.streams import Packed
 from echo_queue.weights.delta.stretches import Stretch
+from echo_queue.weights.gpu_streams import on_stream
 from echo_queue.weights.layout import Share
 from echo_queue.weights.manifest import Part
 from echo_queue.weights.undo import RecordingPair, Undo
@@ -219,26 +220,34 @@ class _RouteMaking:
 
 
 def _stream_of(share: Share) -> "Callable[[], AbstractContextManager[object]]":
-    """Returns what makes a thread work on the GPU stream of the calling thread, if the share is on a GPU."""
-    row = next(iter(share.rows.values()), None)
-    if row is None or not row.is_cuda:
+    """Returns what makes a thread work on the GPU stream of the calling thread, if any row is on a GPU."""
+    row = _gpu_row(share)
+    if row is None:
         return nullcontext
     import torch
 
-    return partial(torch.cuda.stream, torch.cuda.current_stream(row.device))
+    return partial(on_stream, torch.cuda.current_stream(row.device))
 
 
 def _on_host(share: Share, before: Share | None) -> Share:
-    """Returns the share in host memory; one from a GPU goes into the memory of the share `before`, if it fits."""
-    row = next(iter(share.rows.values()), None)
-    if row is None or not row.is_cuda:
+    """Returns the share in host memory; rows from a GPU go into the memory of the share `before`, where they fit."""
+    row = _gpu_row(share)
+    if row is None:
         return share
     import torch
 
     rows: dict[Stretch, Tensor] = {}
     for stretch, new in share.rows.items():
+        if not new.is_cuda:
+            rows[stretch] = new
+            continue
         room = before.rows.get(stretch) if before is not None else None
         rows[stretch] = torch.empty(new.shape, dtype=new.dtype, pin_memory=True) if room is None else room
         rows[stretch].copy_(new, non_blocking=True)
     torch.cuda.current_stream(row.device).synchronize()
     return replace(share, rows=rows)
+
+
+def _gpu_row(share: Share) -> "Tensor | None":
+    """Returns the first row that is on a GPU, if any. Others may be on the CPU, such as the description of adapters."""
+    return next((row for row in share.rows.values() if row.is_cuda), None)

@@ -3,18 +3,21 @@
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from echo_queue.errors import ConfigError, Problem
+from echo_queue.weights.gpu_streams import on_stream
+from learner.ranks.place import ALONE, Place
 
 
-def choose(wanted: Literal["auto", "cpu", "cuda"], number: int = 0) -> torch.device:
+def choose(wanted: Literal["auto", "cpu", "cuda"], place: Place = ALONE) -> torch.device:
     """Returns the configured device; `auto` takes a GPU if there is any. Raises `ConfigError` if it is missing.
 
-    `number`: the rank's number on its machine, whose GPU of that number it takes.
+    `place`: the rank's, whose number on its machine is that of the GPU that it takes.
     """
     if wanted == "cuda" and not torch.cuda.is_available():
         built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
@@ -22,13 +25,26 @@ def choose(wanted: Literal["auto", "cpu", "cuda"], number: int = 0) -> torch.dev
         raise ConfigError(Problem("learner.device", what, 'install a CUDA build of torch, or write "auto" or "cpu"'))
     if wanted == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
+    number = place.local
     if number >= (gpus := torch.cuda.device_count()):
-        if gpus > 1 or "," in os.environ.get("CUDA_VISIBLE_DEVICES", ","):
+        if gpus > 1 or place.launched or "," in os.environ.get("CUDA_VISIBLE_DEVICES", ","):
             what = f"starts rank {number} of this machine, of which {gpus} GPUs are visible (CUDA_VISIBLE_DEVICES)"
             raise ConfigError(Problem("learner.ranks", what, "start at most one rank per GPU"))
-        number = 0  # Slurm and its like show each process its own GPU alone
+        number = 0  # Slurm and its like show each process its own GPU alone; our launcher shows all of them the same
     torch.cuda.set_device(number)
     return torch.device("cuda", number)
+
+
+def compute_deterministically() -> None:
+    """Makes this process compute what it computes again with the same bits, on GPUs as well (`learner.deterministic`).
+
+    It must be called before CUDA starts, which reads the variable. Where torch has no such algorithm for an operation,
+    the operation raises an error that names it.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    # Nothing here reads memory that was not written.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def ready(tensors: Iterable[Tensor]) -> "torch.cuda.Event | None":
@@ -42,7 +58,8 @@ def ready(tensors: Iterable[Tensor]) -> "torch.cuda.Event | None":
 
 @contextmanager
 def side_stream(after: "torch.cuda.Event | None") -> Iterator[None]:
-    """Runs GPU work of this thread beside that of others: on a stream of its own, and only `after` that event.
+    """Runs GPU work of this thread beside the training loop's: on the side stream of its GPU, and only `after` that
+    event.
 
     All of it has ended at the end of the block, so that memory it used may be used again. Without an event, nothing is
     done.
@@ -50,8 +67,16 @@ def side_stream(after: "torch.cuda.Event | None") -> Iterator[None]:
     if after is None:
         yield
         return
-    stream = torch.cuda.Stream(after.device)
+    stream = _side_stream(after.device)
     stream.wait_event(after)
-    with torch.cuda.stream(stream):
+    with on_stream(stream):
         yield
-    stream.synchronize()
+        stream.synchronize()
+
+
+@cache
+def _side_stream(device: torch.device) -> "torch.cuda.Stream":
+    """Returns the one side stream of a GPU. Torch keeps memory that was freed for the stream that used it, so each
+    further stream would keep memory of its own.
+    """
+    return torch.cuda.Stream(device)

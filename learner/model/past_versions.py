@@ -70,7 +70,12 @@ class PastVersions:
         rows = self._rows()
         before = {name: row.to(rounded_type(row, self._policy.dtype), copy=True) for name, row in rows.items()}
         yield
-        found = {name: _replaced(before.pop(name), row) for name, row in rows.items()}
+        # All counts are read at once: each value that is read waits for every kernel before it.
+        counts = torch.stack([_differs(before[name], row).sum() for name, row in rows.items()]).tolist()
+        found = {
+            name: _replaced(before.pop(name), row, count)
+            for (name, row), count in zip(rows.items(), counts, strict=True)
+        }
         self._deltas[max(self._deltas)].append({name: delta for name, delta in found.items() if delta is not None})
 
     @contextmanager
@@ -104,18 +109,23 @@ class PastVersions:
         return {name: local(master.detach()).view(-1) for name, master in self._policy.masters.items()}
 
 
-def _replaced(before: Tensor, row: Tensor) -> Values | None:
-    """Returns the values in `before` that `row`, rounded to the same type, does not have any more; None if it has all.
+def _differs(before: Tensor, row: Tensor) -> Tensor:
+    """Returns which values of `row` [N], rounded to the type of `before` [N], are not those of `before`."""
+    return flat(before) != flat(row.to(before.dtype))
 
-    Both are [N]. Positions are left out where values of all elements take no more memory.
+
+def _replaced(before: Tensor, row: Tensor, count: int) -> Values | None:
+    """Returns the `count` values in `before` [N] that `row` [N] does not have any more (`_differs`); None without any.
+
+    Positions are left out where values of all elements take no more memory.
     """
-    differs = flat(before) != flat(row.to(before.dtype))
-    count, index = int(differs.sum()), _index_type(row)
+    index = _index_type(row)
     if not count:
         return None
     if count * (before.itemsize + index.itemsize) >= before.nbytes:
         return Values(before, None)
-    positions = differs.nonzero().view(-1)
+    # The size is given, since otherwise torch would read it from the device.
+    positions = torch.nonzero_static(_differs(before, row), size=count).view(-1)
     return Values(before[positions], positions.to(index))
 
 

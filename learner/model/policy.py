@@ -5,7 +5,8 @@
   numbers.
 - Each rank of the team holds its rows of every parameter and of its moments (`learner.model.sharding`).
 - With LoRA the masters are those of the adapters alone (`learner.model.lora`), and so is what is published and saved.
-- `pieces` and `restore` carry everything that the next step depends on: training continues bit for bit.
+- `pieces` and `restore` carry everything that the next step depends on. So training continues bit for bit on a CPU, and
+  with `learner.deterministic` on GPUs, whose kernels add numbers up in any order otherwise.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -57,18 +57,8 @@ def join(config: Config, place: Place | None, device: torch.device, stop: thread
     else:
         team.pass_on(stop)
     _compare(team, config, device)
-    backend, timeout = "nccl" if device.type == "cuda" else "gloo", timedelta(seconds=deadline_s)
-    collectives = PrefixStore("collectives", store)
     with team.together("meet"):
-        distributed.init_process_group(
-            backend,
-            store=collectives,
-            rank=place.rank,
-            world_size=place.size,
-            timeout=timeout,
-            # NCCL connects here, under a deadline, and not in the midst of the first collective.
-            device_id=device if device.type == "cuda" else None,
-        )
+        _connect(place, store, device, timedelta(seconds=deadline_s))
     return team
 
 
@@ -76,6 +66,25 @@ def leave() -> None:
     """Ends the collectives of a process that is done; one that failed leaves that to its end."""
     if distributed.is_initialized():
         distributed.destroy_process_group()
+
+
+def _connect(place: Place, store: TCPStore, device: torch.device, timeout: timedelta) -> None:
+    """Connects this rank to the others for collectives, each of which ends after `timeout`."""
+    # Before NCCL's watchdog ends a rank that waits for one that hangs, it may write a dump for debugging. It asks the
+    # store of rank 0 for that, without a deadline, and sleeps four times as long as the second variable says.
+    os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "0")
+    os.environ.setdefault("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "1000")
+    on_gpu = device.type == "cuda"
+    distributed.init_process_group(
+        "nccl" if on_gpu else "gloo",
+        store=PrefixStore("collectives", store),
+        rank=place.rank,
+        world_size=place.size,
+        timeout=timeout,
+        # NCCL connects here, where all ranks are known to be there, and not in the midst of the first collective. It
+        # has no deadline of its own for that.
+        device_id=device if on_gpu else None,
+    )
 
 
 def _store(deadline_s: float) -> TCPStore:

@@ -24,6 +24,7 @@ from echo_queue.storage.object_store import ObjectStore
 from learner.ranks.team import Team
 from learner.recovery import checkpoint
 from learner.recovery.manifest import CheckpointManifest, History, name_of
+from learner.recovery.slabs import rooms_for
 from learner.recovery.state_files import Piece
 
 log = logging.getLogger(__name__)
@@ -160,7 +161,10 @@ class BackgroundSaver:
 
     def _copy(self, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
         """Returns copies on the CPU, in the memory of the last ones where they fit. Transfers from GPUs run at once."""
-        self._copies = {(piece.name, piece.first): self._room_for(piece) for piece in pieces}
+        known = {(piece.name, piece.first): piece for piece in pieces}
+        self._copies = {key: room for key, room in self._copies.items() if key in known and _fits(room, known[key])}
+        missing = [key for key in known if key not in self._copies]
+        self._copies |= zip(missing, rooms_for([known[key].tensor for key in missing]), strict=True)
         copies = tuple(replace(piece, tensor=self._copies[piece.name, piece.first]) for piece in pieces)
         for piece, copy in zip(pieces, copies, strict=True):
             copy.tensor.copy_(piece.tensor.detach(), non_blocking=True)
@@ -168,8 +172,6 @@ class BackgroundSaver:
             torch.cuda.synchronize(device)
         return copies
 
-    def _room_for(self, piece: Piece) -> Tensor:
-        room, tensor = self._copies.get((piece.name, piece.first)), piece.tensor
-        if room is not None and room.shape == tensor.shape and room.dtype == tensor.dtype:
-            return room
-        return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+
+def _fits(room: Tensor, piece: Piece) -> bool:
+    return room.shape == piece.tensor.shape and room.dtype == piece.tensor.dtype

@@ -3,10 +3,14 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
 import pytest
+from torch.autograd import DeviceType
+
+from benchmarks.learner.parts import seconds_of
 
 
 def figures(*options: str) -> list[dict[str, Any]]:
@@ -17,6 +21,22 @@ def figures(*options: str) -> list[dict[str, Any]]:
     assert verdict["ok"]
     rows: list[dict[str, Any]] = verdict["figures"]
     return rows
+
+
+def test_a_named_range_on_a_gpu_is_not_counted_beside_its_kernels() -> None:
+    def event(
+        key: str, milliseconds: int, device: DeviceType = DeviceType.CUDA, named: bool = False
+    ) -> SimpleNamespace:
+        return SimpleNamespace(
+            key=key, device_type=device, is_user_annotation=named, self_device_time_total=1e3 * milliseconds
+        )
+
+    events = [
+        event("Optimizer.step#AdamW.step", 30, named=True), event("multi_tensor_apply_kernel", 29),
+        event("flash_fwd", 7), event("aten::mm", 50, DeviceType.CPU),
+    ]  # fmt: skip
+    found = {part: seconds for part, seconds in seconds_of(events, "cuda").items() if seconds}
+    assert found == pytest.approx({"optimizer": 0.029, "attention": 0.007})
 
 
 def assert_measured(rows: list[dict[str, Any]], ways: set[str]) -> None:

@@ -35,6 +35,16 @@ def store(s3_server: S3Server, tmp_path: Path) -> ObjectStore:
 
 
 @pytest.fixture
+def usual_algorithms(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Torch's algorithms, and the variable for them, are afterwards what they are without `learner.deterministic`."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+
+
+@pytest.fixture
 def harness(tmp_path: Path) -> Iterator[LearnerHarness]:
     """A run of its own, with its services."""
     with LearnerHarness(tmp_path) as harness:

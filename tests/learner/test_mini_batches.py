@@ -5,8 +5,9 @@ model and torch's AdamW.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from learner.batch.mini_batches import mini_batches
 from learner.batch.prepare import prepare
 from learner.model.loading import prepare as for_scorer
 from learner.model.policy import Policy
+from learner.passes import Passes
 from learner.update import UpdateResult, learn
 from tests.learner.states import restore, state_of
 from tests.learner.synthetic import group, tiny_model
@@ -41,6 +43,32 @@ def settings_of(**values: object) -> Learner:
 
 def in_float64(settings: Learner) -> Policy:
     return Policy(for_scorer(tiny_model().double()), settings, torch.float64)
+
+
+class OnGpu(Tensor):
+    """Stands for a tensor on a GPU: it tells what is called with it, and leaves the GPU by `cpu`."""
+
+    calls: ClassVar[list[str]] = []
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.calls.append(function.__name__)
+        result = super().__torch_function__(function, types, args, kwargs)
+        return result.as_subclass(Tensor) if function.__name__ == "cpu" else result
+
+
+def test_m2pos_limit_is_found_by_one_read_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settings_of(correction={"preset": "m2po"})
+    policy, update = in_float64(settings), prepare(GROUPS[:1], settings)
+    passes = Passes(policy, update, settings, number=1, temperature=TEMPERATURE, reference=None)
+    log_ratios = torch.randn(13, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    found = []
+    for kind in (Tensor, OnGpu):
+        monkeypatch.setattr(passes, "gathered", lambda _found, kind=kind: log_ratios.as_subclass(kind))
+        OnGpu.calls.clear()
+        found.append(passes.second_moment_limit(nullcontext))
+    assert OnGpu.calls == ["cpu"]
+    assert found[0] == found[1] < np.inf
 
 
 class Drawn(NamedTuple):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from echo_queue.config import Learner, Lora
 from echo_queue.records import Group, Logprobs, Observed, Sample, Span
@@ -122,6 +123,27 @@ def test_a_visit_scores_as_what_was_published_and_leaves_every_bit_of_the_policy
             assert not torch.equal(scores(policy), now)
     assert digest(policy) == before
     assert torch.equal(scores(policy), now)
+
+
+class Reads(TorchDispatchMode):
+    """Counts the operations whose results' values or sizes a GPU's host waits for."""
+
+    count = 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += operation in {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default}
+        return operation(*args, **kwargs or {})
+
+
+def test_what_a_step_replaced_is_found_without_a_read_for_each_tensor() -> None:
+    policy = KINDS["bfloat16"].policy()
+    past, reads = PastVersions(policy, S), Reads()
+    past.begin(1)
+    with reads, past.recording():
+        for master in policy.masters.values():
+            local(master.detach()).view(-1)[:2] += 1
+    (replaced,) = past._deltas[1]
+    assert replaced.keys() == policy.masters.keys() and reads.count == 0
 
 
 @pytest.mark.parametrize("name", KINDS)

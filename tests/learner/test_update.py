@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 from echo_queue.config import Learner
 from echo_queue.errors import EchoQueueError
 from echo_queue.records import Group, Sample, Span
+from learner.model import device
 from learner.model.loading import prepare as for_scorer
 from learner.model.policy import Policy
 from learner.model.scorer import Scorer
@@ -93,6 +94,20 @@ def test_a_restored_policy_goes_on_bit_for_bit(dtype: torch.dtype) -> None:
     for name, tensor in state_of(first).items():
         if name != "rng":
             assert torch.equal(state_of(second)[name], tensor), name
+
+
+@pytest.mark.parametrize("correction", [{}, {"preset": "m2po"}])
+def test_deterministic_algorithms_leave_every_bit_of_an_update_on_a_cpu(
+    correction: dict[str, str], usual_algorithms: None
+) -> None:
+    settings, states = Learner.model_validate({"lr": 3e-3, "correction": correction}), []
+    for deterministic in (False, True):
+        if deterministic:
+            device.compute_deterministically()
+        policy = make_policy()
+        learn(policy, [group(0), group(1)], 1, settings, 1.0)
+        states.append(state_of(policy))
+    assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items() if name != "rng")
 
 
 def test_bfloat16_publishes_the_rounded_masters_and_keeps_steps_too_small_to_round() -> None:

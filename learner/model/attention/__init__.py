@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 
 from echo_queue.errors import ConfigError, Problem
+from echo_queue.estimate.model_shape import flash_width
 from learner.batch.packing import LayerAttention, Packing
 from learner.model.attention.rectangles import Rectangles
 from learner.model.attention.varlen import VariableLength
@@ -20,10 +21,15 @@ ATTENTION = "echo_shared_prompts"
 def packing_for(device: torch.device, dtype: torch.dtype, model: PreTrainedModel) -> type[Packing]:
     """Returns the fastest exact kind for `model`, which computes in `dtype` on `device`.
 
-    Flash attention has neither soft caps nor sinks.
+    Flash attention has neither soft caps nor sinks, and heads of some widths alone.
     """
-    fast = device.type == "cuda" and dtype == torch.bfloat16 and not _capped(model) and not _has_sinks(model)
-    return VariableLength if fast else Rectangles
+    fast = device.type == "cuda" and dtype == torch.bfloat16 and flash_width(_head_width(model))
+    return VariableLength if fast and not _capped(model) and not _has_sinks(model) else Rectangles
+
+
+def _head_width(model: PreTrainedModel) -> int:
+    settings = model.config.get_text_config()
+    return int(getattr(settings, "head_dim", None) or settings.hidden_size // settings.num_attention_heads)
 
 
 def _capped(model: PreTrainedModel) -> bool:

@@ -140,3 +140,14 @@ def test_flash_attention_is_for_gpus_in_bfloat16_without_caps_and_sinks() -> Non
     assert packing_for(gpu, torch.float32, model) is packing_for(cpu, torch.bfloat16, model) is Rectangles
     for family in ("gemma2", "gpt_oss"):
         assert packing_for(gpu, torch.bfloat16, family_model(family)) is Rectangles
+
+
+@pytest.mark.parametrize(
+    ("width", "kind"), [(16, VariableLength), (256, VariableLength), (12, Rectangles), (264, Rectangles)]
+)
+def test_flash_attention_is_for_heads_of_the_widths_that_it_computes(width: int, kind: type) -> None:
+    gpu = torch.device("cuda")
+    assert packing_for(gpu, torch.bfloat16, family_model("qwen3", head_dim=width)) is kind
+    by_division = family_model("qwen2", hidden_size=HEADS * width)
+    by_division.config.head_dim = None
+    assert packing_for(gpu, torch.bfloat16, by_division) is kind

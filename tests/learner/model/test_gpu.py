@@ -1,4 +1,11 @@
-"""On a GPU flash attention gives the results of rectangles, and a policy gives those of a CPU."""
+"""On a GPU flash attention gives the results of rectangles, and a policy gives those of a CPU.
+
+`python -m tests.learner.model.test_gpu` prints a digest of a policy after updates with `learner.deterministic`.
+"""
+
+import hashlib
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -10,12 +17,20 @@ from learner.model.attention.rectangles import Rectangles
 from learner.model.attention.varlen import VariableLength
 from learner.model.loading import prepare as for_scorer
 from learner.model.policy import Policy
+from learner.ranks.join import leave
 from learner.update import learn
 from tests.learner.model.test_attention import CASES
+from tests.learner.states import restore, state_of
 from tests.learner.synthetic import group, tiny_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 GPU = torch.device("cuda", 0)
+
+
+def policy_on(where: torch.device, settings: Learner, dtype: torch.dtype) -> Policy:
+    """A policy whose collectives are its device's: those of a policy of another device end."""
+    leave()
+    return Policy(for_scorer(tiny_model()).to(where), settings, dtype)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("window", [None, 1, 3, 100])
@@ -43,7 +58,7 @@ def test_an_update_gives_what_it_gives_on_a_cpu(dtype: torch.dtype, kind: str) -
     settings = Learner(activation_checkpointing=kind)  # type: ignore[arg-type]
     results = []
     for where in (torch.device("cpu"), GPU):
-        policy = Policy(for_scorer(tiny_model()).to(where), settings, dtype)
+        policy = policy_on(where, settings, dtype)
         learned = learn(policy, [group(0), group(1)], 1, settings, 1.0)
         results.append((learned.grad_norm, learned.sums.loss, learned.sums.entropy))
     assert results[1] == pytest.approx(results[0], rel=1e-3 if dtype == torch.float32 else 0.05)
@@ -51,6 +66,41 @@ def test_an_update_gives_what_it_gives_on_a_cpu(dtype: torch.dtype, kind: str) -
 
 def test_a_snapshot_on_a_gpu_is_read_beside_the_next_kernels() -> None:
     weights = {"w": torch.ones(1 << 20, device=GPU) * 3}
-    event = device.ready(weights)
+    event = device.ready(weights.values())
+    assert event is not None
     with device.side_stream(event):
         assert float(weights["w"].sum()) == 3 * (1 << 20)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_restored_policy_goes_on_bit_for_bit_on_a_gpu(dtype: str) -> None:
+    """With `learner.deterministic`, in processes of their own, since CUDA must not have started before."""
+    command = [sys.executable, "-m", "tests.learner.model.test_gpu", dtype]
+    digests = {
+        subprocess.run([*command, life], capture_output=True, text=True, check=True, timeout=300).stdout.split()[-1]
+        for life in ("whole", "whole", "restored")
+    }
+    assert len(digests) == 1
+
+
+def digest_after_two_updates(dtype: torch.dtype, *, restored: bool) -> str:
+    """Returns the digest of masters and moments; of a policy that was `restored` between the updates, if wanted."""
+    device.compute_deterministically()
+    torch.cuda.set_device(GPU)
+    settings = Learner(lr=3e-3, deterministic=True)
+    policy = policy_on(GPU, settings, dtype)
+    learn(policy, [group(0), group(1)], 1, settings, 1.0)
+    if restored:
+        kept = state_of(policy)
+        policy = policy_on(GPU, settings, dtype)
+        restore(policy, kept)
+    learn(policy, [group(2), group(3)], 2, settings, 1.0)
+    found = hashlib.sha256()
+    for name, tensor in sorted(state_of(policy).items()):
+        if name != "rng":
+            found.update(name.encode() + tensor.view(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
+if __name__ == "__main__":
+    print(digest_after_two_updates(getattr(torch, sys.argv[1]), restored=sys.argv[2] == "restored"))

@@ -105,6 +105,15 @@ def test_the_memory_of_the_copies_is_used_again(store: ObjectStore) -> None:
     assert torch.equal(newest(store)[1]["weight"], torch.ones(7))
 
 
+def test_the_copies_share_slabs(store: ObjectStore) -> None:
+    saver = BackgroundSaver(store, Team.alone(), DEADLINE_S)
+    begin(saver, 1, {str(number): torch.full((1000,), float(number)) for number in range(100)})
+    slabs = {copy.untyped_storage().data_ptr(): copy.untyped_storage().nbytes() for copy in saver._copies.values()}
+    assert len(slabs) < 20 and sum(slabs.values()) < 1.2 * 100 * 4_000
+    saver.wait()
+    assert all(torch.equal(tensor, torch.full((1000,), float(name))) for name, tensor in newest(store)[1].items())
+
+
 def test_a_checkpoint_that_takes_too_long_is_named(store: ObjectStore, gate: Gate) -> None:
     saver = BackgroundSaver(store, Team.alone(), 0.1)
     begin(saver, 7, {"weight": torch.zeros(1)})
