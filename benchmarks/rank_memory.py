@@ -6,10 +6,11 @@
   masters and moments that is saved: 28 bytes for each of its parameters.
 - The peak is that of its anonymous memory (`RssAnon`), sampled from outside every few milliseconds, less what it held
   before it loaded the model. Files that are mapped, and libraries, are not in it.
-- Activations depend on the tokens of a micro-batch and not on the ranks: `activation_checkpointing = "full"` keeps
-  them small beside the rest. Without it, each token takes about 0.1 MB a layer here.
 - Besides 1.3 × its share a rank may hold what no number of ranks divides (`Undivided`): the files of a checkpoint under
-  way, the logits, and the layers that are whole for the moment; rank 0 also the weights that it publishes.
+  way, the logits, the layers that are whole for the moment, and the activations; rank 0 also the weights that it
+  publishes.
+- Activations depend on the tokens of a micro-batch and not on the ranks. They are those that `echo-queue estimate`
+  counts for the rank's micro-batch, with `--activation-checkpointing full` (the default here) or `none`.
 """
 
 import argparse
@@ -23,7 +24,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import orjson
 import torch
@@ -35,6 +36,8 @@ from benchmarks.verdict import conclude
 from echo_queue.config import Config
 from echo_queue.connections.secrets import StoreKeys
 from echo_queue.errors import DONE
+from echo_queue.estimate import shape_of
+from echo_queue.estimate.learner_memory import MicroBatchShape, activations
 from echo_queue.records import Version
 from echo_queue.services.s3_server import S3Server
 from echo_queue.storage.object_store import ObjectStore
@@ -49,6 +52,7 @@ from learner.recovery.manifest import History
 from learner.recovery.state_files import FILE_BYTES, THREADS
 from learner.update import learn
 
+Checkpointing = Literal["full", "none"]
 MB = 1e6
 SHARE_BYTES = 4 + 4 + 8 + 12
 MOST_SHARES = 1.3
@@ -70,11 +74,14 @@ class Undivided:
     """Logits, their exponentials and their gradient, each at its cap"""
     layers: int
     """Weights and gradients of two layers, and weights and two gradients of embeddings and head, whole"""
+    activations: int
+    """What autograd keeps of a rank's micro-batch, by `echo_queue.estimate`"""
     published: int
     """The whole weights that rank 0 publishes"""
 
     def of(self, rank: int) -> int:
-        return self.files + self.logits + self.layers + (self.published if rank == 0 else 0)
+        shared = self.files + self.logits + self.layers + self.activations
+        return shared + (self.published if rank == 0 else 0)
 
 
 @dataclass(frozen=True)
@@ -188,14 +195,16 @@ def store_at(url: str) -> ObjectStore:
 # From outside ---------------------------------------------------------------------------------------------------------
 
 
-def measure(directory: Path, ranks: int, layers: int, dtype: str) -> list[Figures]:
+def measure(directory: Path, ranks: int, layers: int, dtype: str, checkpointing: Checkpointing) -> list[Figures]:
     """Runs the ranks to their end, and returns the figures of each."""
     parameters, largest, root = make_base(directory / "base", layers)
     server = S3Server(directory / "s3", KEYS)
     server.start()
     try:
         store_at(server.url).create_bucket()
-        (directory / "settings.json").write_bytes(orjson.dumps(settings(directory, server.url, ranks, dtype)))
+        (directory / "settings.json").write_bytes(
+            orjson.dumps(settings(directory, server.url, ranks, dtype, checkpointing))
+        )
         command = [sys.executable, "-m", "benchmarks.rank_memory", "--directory", str(directory)]
         started = launcher.start(command, ranks)
         samples = sampled(started)
@@ -208,6 +217,7 @@ def measure(directory: Path, ranks: int, layers: int, dtype: str) -> list[Figure
         files=THREADS * FILE_BYTES,
         logits=3 * 4 * LOGITS_AT_ONCE["cpu"],
         layers=2 * 2 * 4 * largest + 3 * 4 * root,
+        activations=kept_activations(directory / "base", ranks, width, checkpointing),
         published=width * parameters,
     )
     return [
@@ -240,7 +250,18 @@ def make_base(folder: Path, layers: int) -> tuple[int, int, int]:
     return whole, layer, whole - layers * layer
 
 
-def settings(directory: Path, url: str, ranks: int, dtype: str) -> dict[str, Any]:
+def kept_activations(base: Path, ranks: int, width: int, checkpointing: Checkpointing) -> int:
+    """Returns the bytes that the estimate counts for a rank's micro-batch, which is its part of the batch.
+
+    `width`: bytes of the type in which the model computes.
+    """
+    rows = -(-MIX.groups * MIX.samples // ranks)
+    batch = MicroBatchShape(-(-rows // MIX.samples), MIX.prompt - 1, rows, MIX.completion)
+    shape = shape_of(orjson.loads((base / "config.json").read_bytes()), "")
+    return activations(shape, batch, width, checkpointed=checkpointing == "full")
+
+
+def settings(directory: Path, url: str, ranks: int, dtype: str, checkpointing: Checkpointing) -> dict[str, Any]:
     return {
         "run": {"name": "memory", "dir": str(directory / "run")},
         "store": {"url": url, "bucket": BUCKET},
@@ -251,7 +272,7 @@ def settings(directory: Path, url: str, ranks: int, dtype: str) -> dict[str, Any
             "rank_deadline_s": DEADLINE_S,
             "device": "cpu",
             "batch_groups": MIX.groups,
-            "activation_checkpointing": "full",
+            "activation_checkpointing": checkpointing,
         },
     }
 
@@ -321,13 +342,14 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--layers", type=int, default=13, help="13 make 196 M parameters")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--activation-checkpointing", choices=("full", "none"), default="full")
     parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.directory:
         return run_rank(options.directory)
     os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # as the learner sets it, for the ranks
     with tempfile.TemporaryDirectory() as directory:
-        found = measure(Path(directory), options.ranks, options.layers, options.dtype)
+        found = measure(Path(directory), options.ranks, options.layers, options.dtype, options.activation_checkpointing)
     print(f"{found[0].parameters / MB:.0f} M parameters, {options.ranks} ranks, {options.dtype}, update of {MIX}")
     for one in found:
         print(
