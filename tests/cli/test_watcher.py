@@ -1,10 +1,13 @@
 """The watcher of a run against real services."""
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
 
-from echo_queue.cli.live.watcher import RunWatcher
+from echo_queue.cli.live import watcher
+from echo_queue.cli.live.watcher import RunWatcher, monitor
 from echo_queue.cli.status import _phase_shown
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_redis
@@ -27,9 +30,9 @@ def test_roles_that_start_are_loading_and_not_missing(served: Config) -> None:
     """Whoever looks at a run that nobody starts is told who is missing."""
     watched, started = RunWatcher(served), RunWatcher(served)
     started.expect_within(1e9)
-    for watcher in (watched, started):
-        watcher.refresh()
-        assert watcher.status is not None and not watcher.workers_came
+    for one in (watched, started):
+        one.refresh()
+        assert one.status is not None and not one.workers_came
     assert watched.held_up == ("no learner has begun yet",)
     assert started.held_up == ()
 
@@ -50,8 +53,8 @@ def left_behind(served: Config) -> Config:
 def test_who_was_heard_before_the_roles_are_started_is_not_who_is_loading(left_behind: Config) -> None:
     watched, started = RunWatcher(left_behind), RunWatcher(left_behind)
     started.expect_within(1e9)
-    for watcher in (watched, started):
-        watcher.refresh()
+    for one in (watched, started):
+        one.refresh()
     assert any("the last one was heard 114 s ago" in cause for cause in watched.held_up)
     assert not any("the learner waits" in cause for cause in watched.held_up)
     assert started.held_up == () and not started.workers_came
@@ -66,19 +69,32 @@ def test_who_was_heard_before_the_roles_are_started_is_not_who_is_loading(left_b
 
 
 def test_a_run_in_which_nobody_lives_is_stopped(left_behind: Config) -> None:
-    watcher = RunWatcher(left_behind)
-    watcher.refresh()
-    assert _phase_shown(watcher) == "stopped: no learner or worker lives"
+    watched = RunWatcher(left_behind)
+    watched.refresh()
+    assert _phase_shown(watched) == "stopped: no learner or worker lives"
     Operator.connect(left_behind).reclaim()
-    watcher.refresh()
-    assert _phase_shown(watcher) == "running"
+    watched.refresh()
+    assert _phase_shown(watched) == "running"
 
 
 def test_services_that_start_are_no_trouble(configure: Callable[..., Config]) -> None:
     config = configure()
     watched, started = RunWatcher(config), RunWatcher(config)
     started.expect_within(1e9)
-    for watcher in (watched, started):
-        watcher.refresh()
+    for one in (watched, started):
+        one.refresh()
     assert "have not started" in watched.trouble
     assert started.trouble == ""
+
+
+def test_of_services_that_have_ended_no_address_is_told(
+    configure: Callable[..., Config], served: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Operator.connect(served).configure(RunRules.of(served))
+    end = SimpleNamespace(status=monitor(served).status(), dead=(), ended=datetime.now(UTC))
+    monkeypatch.setattr(watcher, "last_word", lambda config: end)
+    over = RunWatcher(configure(run={"name": "t", "dir": str(served.run.dir.with_name("ended"))}))
+    over.refresh()
+    assert over.ended and "ended with it" in over.trouble
+    assert over.picture("ended", redis_cli="redis-cli -p 33633").redis_cli == ""
+    assert RunWatcher(served).picture("running", redis_cli="redis-cli -p 33633").redis_cli
