@@ -165,6 +165,8 @@ class Pipeline:
                 # Instead of the learner's log, which says the same among other lines.
                 check_first_groups(monitor(config))
                 raise
+            if config.redis.url == EMBEDDED:
+                screen.redis_cli = ""  # it ends with this command
             screen.phase("finishing")
             roles.stop(celery(config).name, *(role.name for role in workers(config, self.path)))
             watcher.refresh()
