@@ -100,7 +100,8 @@ class LearnerQueue(Arrivals):
     def drain(self, need: int) -> Drained:
         """Takes at most `need` admissible groups, the oldest versions first.
 
-        Groups that are too old go back in the same call. A group that cannot be read is buried with the reason.
+        Groups that are too old go back in the same call. A group that cannot be read is buried with the reason; one
+        whose object is missing is generated again.
         """
         drained, more = self._drain_step(need)
         while more and len(drained.groups) < need:
@@ -212,7 +213,8 @@ class LearnerQueue(Arrivals):
     def bury_bad_group(self, task_id: bytes, entry: bytes, error: CodecError) -> bool:
         """Moves the bad group at `entry` of replay to dead, counted as `bad_<cause>`.
 
-        Returns False if it is not there.
+        One whose object is missing is counted as `missing` and goes back, which costs an attempt, as long as there are
+        attempts left. Returns False if the group is not there.
         """
         words = task_id, entry, error.problems[0].what, error.cause
         moved, *refs = self._caller.call("bury_bad_group", self._lineage, *words)

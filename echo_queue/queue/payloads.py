@@ -44,6 +44,12 @@ PARTIALS_REFERENCE = re.compile(rf"({PARTIALS_KEY.pattern}) ([0-9a-f]{{64}})")
 MARK_BYTES = 16
 
 
+class MissingPayload(CodecError):
+    """The object store does not have a payload that was stored. It may have lost it, so nobody is to blame."""
+
+    cause = "missing"
+
+
 class PayloadStore(Protocol):
     """The methods of `echo_queue.storage.object_store.ObjectStore` that payloads need."""
 
@@ -134,12 +140,13 @@ class Payloads:
     def group(self, words: Mapping[bytes, bytes]) -> Group:
         """Returns the group of a replay entry. Raises `CodecError` if its bytes are not that group, or if it is bad.
 
-        Raises `UnfitGroup`, and blames nobody, if limits that have changed since it was made exclude it.
+        Raises `UnfitGroup` if limits that have changed since it was made exclude it, and `MissingPayload` if the store
+        has lost it; then nobody is blamed.
         """
         sender = words.get(b"worker", b"").decode("utf-8", "replace")
         try:
             group = self._checked_group(words)
-        except UnfitGroup:
+        except (UnfitGroup, MissingPayload):
             raise
         except CodecError as error:
             if self._validator:
@@ -232,7 +239,8 @@ class Payloads:
         try:
             return self._store.get(key, self._max_bytes)
         except MissingObject:
-            raise CodecError(Problem(key, "is gone from object storage", "revive the task; who deleted it?")) from None
+            what = "is gone from object storage, each time that it was generated"
+            raise MissingPayload(Problem(key, what, "find out who deletes objects; then revive the task")) from None
         except LargeObject as error:
             raise CodecError(*error.problems) from None
 

@@ -235,9 +235,9 @@ class Drained:
     """The answer to a drain: groups for the learner, and the state of the queue after it.
 
     `seats`: seats kept for groups in flight that the learner waits for. `late`, `abandoned`: groups that this call sent
-    back. `malformed`: groups that it buried. `ready`: admissible groups left in replay. `in_flight`: groups under
-    lease. `outside`: prompts not yet in the learner's hands: unsubmitted, in the backlog, in tasks or ready.
-    `exhausted`: there is nothing left to wait for, so a smaller last batch may be trained.
+    back. `malformed`: groups that were bad, or whose object is missing. `ready`: admissible groups left in replay.
+    `in_flight`: groups under lease. `outside`: prompts not yet in the learner's hands: unsubmitted, in the backlog, in
+    tasks or ready. `exhausted`: there is nothing left to wait for, so a smaller last batch may be trained.
     """
 
     groups: tuple[Group, ...]

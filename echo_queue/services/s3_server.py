@@ -1,8 +1,11 @@
 """The embedded S3 server: rclone serving one directory, on the loopback interface, with generated keys.
 
 An acknowledged object survives any end of the server, and an object is under its name whole or not at all: rclone
-writes a temporary file and renames it. Temporary files that a killed server left are removed at the next start. rclone
-does not heed `If-None-Match`, which `ObjectStore.puts_once` finds out.
+writes a temporary file and renames it. Temporary files that a killed server left are removed at the next start.
+
+- rclone does not heed `If-None-Match`, which `ObjectStore.puts_once` finds out.
+- rclone removes a folder with its last object, and hides for minutes what is put there at the same moment: one of some
+  1,500 such puts. The queue has a group generated again whose object is missing.
 """
 
 import os

@@ -100,21 +100,34 @@ def test_a_checkpoint_that_holds_a_group_frees_its_object(spilling: Clients, obj
     assert stored(object_store) == []
 
 
-def test_a_group_whose_object_is_gone_or_torn_is_buried_with_the_reason(
-    spilling: Clients, object_store: ObjectStore
-) -> None:
+def test_a_group_whose_object_is_torn_is_buried_with_the_reason(spilling: Clients, object_store: ObjectStore) -> None:
     harness = QueueHarness(spilling, replace(RULES, s=5))
-    first, second = harness.lease(2)
-    harness.complete((first,))
-    object_store.delete(stored(object_store))
-    harness.complete((second,))
+    (task,) = harness.lease(1)
+    harness.complete((task,))
     (key,) = stored(object_store)
     object_store.put(key, object_store.get(key)[:-1])
-    assert harness.drain(2).malformed == 2
-    reasons = {task.id: task.reason for task in spilling.dead()}
-    assert "is gone from object storage" in reasons[first.id]
-    assert "holds other bytes than its name says" in reasons[second.id]
+    assert harness.drain(1).malformed == 1
+    assert "holds other bytes than its name says" in {task.id: task.reason for task in spilling.dead()}[task.id]
     assert stored(object_store) == []
+
+
+def test_a_group_whose_object_is_gone_is_generated_again_as_often_as_there_are_attempts(
+    spilling: Clients, object_store: ObjectStore
+) -> None:
+    """The store has lost it. The last loss buries it with the reason; a group that is there is trained."""
+    harness = QueueHarness(spilling, replace(RULES, s=5, max_attempts=3))
+    for attempt in range(3):
+        (task,) = harness.lease(1)
+        assert task.attempt == attempt
+        harness.complete((task,))
+        object_store.delete(stored(object_store))
+        assert harness.drain(1).groups == ()
+    (dead,) = spilling.dead()
+    assert (dead.id, dead.attempts) == (task.id, 3) and "is gone from object storage" in dead.reason
+    assert (harness.count("missing"), harness.count("buried")) == (3, 1)
+    harness.complete(harness.lease(1))
+    assert len(harness.drain(1).groups) == 1
+    harness.check()
 
 
 def test_a_learner_without_a_store_says_what_it_lacks(spilling: Clients) -> None:

@@ -472,15 +472,26 @@ local function resume(keys, args)
   return { run.lineage, run.state.committed or '' }
 end
 
--- args: lineage id entry reason cause. The learner buries a bad group at that entry of replay, with the reason. Returns as
--- `bury`; a group that is no longer there has been generated again, or is buried already.
+-- args: lineage id entry reason cause. The learner buries a bad group at that entry of replay, with the reason. Of one whose
+-- object is missing nobody knows that it was bad: that costs an attempt, and it is buried with the last. Returns as `bury`; a
+-- group that is no longer there has been generated again, or is buried already.
 local function bury_bad_group(keys, args)
   local run = open_run(keys)
   fence(run, args[1])
   local stream, entry, _, group = place_of(run, args[2])
   if not group or entry ~= args[3] then return { 0 } end
-  count(run, 'bad_' .. args[5])
-  return { 1, bury_task(run, args[2], stream, entry, nil, args[4]:sub(-REASON_MAX_BYTES), group.worker) }
+  local attempt
+  if args[5] == 'missing' then
+    count(run, 'missing')
+    attempt = (tonumber((read(run, stream, entry) or {}).attempt) or 0) + 1
+    if attempt < run.max_attempts then
+      tell_returned(run, 1)
+      return { 1, send_back(run, args[2], stream, entry, { attempt = attempt }) }
+    end
+  else
+    count(run, 'bad_' .. args[5])
+  end
+  return { 1, bury_task(run, args[2], stream, entry, attempt, args[4]:sub(-REASON_MAX_BYTES), group.worker) }
 end
 
 -- args: lineage id entry. Sends back the group at that entry of replay, which was made under limits that the run no longer

@@ -115,7 +115,7 @@ MOVES (one method each of a role's client in `echo_queue.queue`)
   announce                     a part of the version under way is stored          learner.lua
   record                       what an update reports about itself                learner.lua
   publish, pending             the pointer; groups drained before a restart       learner.lua
-  bury_bad_group               replay -> dead                                     learner.lua
+  bury_bad_group               replay -> dead; its object missing: -> retry       learner.lua
   return_unfit                 replay -> retry                                    learner.lua
   set_digests                  whose prompts the ids of a checkpoint are          learner.lua
   finish                       nothing is left to train                           learner.lua

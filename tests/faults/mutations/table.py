@@ -894,6 +894,17 @@ MUTATIONS = (
         ("tests/queue/test_payloads.py::test_a_drained_group_stays_in_the_store_until_it_is_committed",),
     ),
     Mutation(
+        "a group that the store has lost is buried at once",
+        "an object that is missing for a moment costs its prompt",
+        LUA + "learner.lua",
+        "    if attempt < run.max_attempts then\n      tell_returned(run, 1)\n",
+        "    if false then\n      tell_returned(run, 1)\n",
+        (
+            "tests/queue/test_payloads.py::"
+            "test_a_group_whose_object_is_gone_is_generated_again_as_often_as_there_are_attempts",
+        ),
+    ),
+    Mutation(
         "a stored group's name comes from its content alone",
         "the removal of a group that went back takes the same group, generated again meanwhile; its task is buried",
         "echo_queue/queue/payloads.py",
