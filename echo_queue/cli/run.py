@@ -60,8 +60,8 @@ LOADING = "loading the model"
 CONNECT_S = 0.2
 REASONS = 3
 """The number of reasons that the end of a run names."""
-INDENT = 4
-"""The column at which a wrapped line of the result goes on: half of it where the line is not indented itself."""
+INDENT, INDENT_OF_INDENTED = 2, 6
+"""The columns at which a wrapped line of the result goes on."""
 STALL_MARGIN_S = 60.0
 """The roles' own deadlines pass first by this margin: their errors name the cause more precisely."""
 
@@ -273,7 +273,7 @@ def _conclude(config: Config, end: End, path: Path) -> int:
     outcome.write(config, summary.updates, found, end.status, end.dead)
     console.print()
     for line in _result(config, end, summary, path):
-        print_wrapped(console, Text.from_markup(line), INDENT if line.startswith(" ") else INDENT // 2)
+        print_wrapped(console, Text.from_markup(line), INDENT_OF_INDENTED if line.startswith(" ") else INDENT)
     _print_paths(console, config, page)
     return AGAIN if not found.ok else HOPELESS if found.dead else DONE
 
