@@ -9,8 +9,9 @@
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -18,6 +19,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
+from echo_queue import failpoints
 from echo_queue.cli.audit import sentence
 from echo_queue.cli.config import examine
 from echo_queue.cli.dead_tasks import revive_all
@@ -45,10 +47,11 @@ from echo_queue.launch import collection
 from echo_queue.launch.problem_output import WARNING, print_problems, print_wrapped
 from echo_queue.launch.roles import FORKED_WITH, command
 from echo_queue.launch.supervisor import Role, Supervisor
-from echo_queue.queue import Audit, Operator, Status
+from echo_queue.queue import Audit, Monitor, Operator, Status
 from echo_queue.queue.dead_causes import LOOKED_AT, DeadCause, causes, check_first_groups
 from echo_queue.reporting import metrics, outcome, results
 from echo_queue.reporting.html import duration
+from echo_queue.submission.declaration import changed_source, left_as_it_is
 
 SERVICES_DEADLINE_S = 90.0
 BASE_MODEL_DEADLINE_S = 1_800.0
@@ -58,6 +61,8 @@ LOADING_S = 60.0
 """Roles that have not been heard for so long since they were started count as loading, and not as missing."""
 LOADING = "loading the model"
 CONNECT_S = 0.2
+SUBMISSION_LINES = 20
+"""The number of lines of the submission in which its warnings are looked for: they are its last words but one."""
 REASONS = 3
 """The number of reasons that the end of a run names."""
 INDENT, INDENT_OF_INDENTED = 2, 6
@@ -75,7 +80,7 @@ def run(path: Path) -> int:
     if config is None or problems:
         raise ConfigError(*problems)
     print_problems(warnings, sign=WARNING)
-    if (end := outcome.read(config)) and end.finished:
+    if (end := outcome.read(config)) and end.finished and config.prompts.set in (end.sets or (config.prompts.set,)):
         _print_finished(config, end)
         return DONE
     environ = {**os.environ, "ECHO_QUEUE_CONFIG": str(path.resolve()), "PYTHONUNBUFFERED": "1"}
@@ -103,16 +108,18 @@ def run(path: Path) -> int:
 
 
 class End(NamedTuple):
-    """The queue's answers at the end of a run. `dead`: why prompts died, the commonest reason first."""
+    """The queue's answers at the end of a run. `dead`: why prompts died, the commonest reason first; `sets`: the digest
+    of each set's prompts."""
 
     audit: Audit
     status: Status
     dead: Sequence[DeadCause]
+    sets: Mapping[str, str]
 
     @classmethod
     def of(cls, config: Config) -> Self:
         queue = monitor(config)
-        return cls(queue.audit(), queue.status(), causes(queue.dead(LOOKED_AT)))
+        return cls(queue.audit(), queue.status(), causes(queue.dead(LOOKED_AT)), queue.digests())
 
 
 class Pipeline:
@@ -124,6 +131,7 @@ class Pipeline:
         self.roles = roles
         self.deadline_s = config.queue.stall_deadline_s + STALL_MARGIN_S
         self._to_start = list(workers(config, path))
+        self._submits = self._told = False
 
     def run(self) -> End:
         """Runs all phases. Returns what the queue said of the finished run, while its services still answered."""
@@ -138,6 +146,8 @@ class Pipeline:
             elif config.model.base == "init":
                 roles.start(Role("init-model", tuple(command("learner.base_model", self.path)), ends=True))
             self._wait(screen, self._services_answer, SERVICES_DEADLINE_S, "services")
+            if not early and _all_died_of_other_prompts(config):
+                self._begin_anew(screen)
             screen.redis_cli = monitor_line(config)
             roles.start(celery(config))
             if config.model.base == "init":
@@ -147,16 +157,18 @@ class Pipeline:
             watcher.expect_within(LOADING_S)
             screen.phase(LOADING)
             if not early:
+                self._declare_further_set(screen)
                 _try_dead_again(config)
                 self._start_main_roles()
             try:
                 watcher.refresh()
                 self._wait(screen, lambda: watcher.status is not None, LEARNER_DEADLINE_S, "learner")
-                roles.start(submission(config, self.path))
+                self._start_submission()
                 while not (roles.done("learner") and roles.done("submit")):
                     if watcher.still_s > self.deadline_s:
                         raise _stalled(watcher)
                     roles.tick()
+                    self._tell_of_source(screen)
                     if watcher.workers_came:
                         screen.phase("training")
                         self._start_further_workers()
@@ -165,6 +177,7 @@ class Pipeline:
                 # Instead of the learner's log, which says the same among other lines.
                 check_first_groups(monitor(config))
                 raise
+            self._tell_of_source(screen)
             if config.redis.url == EMBEDDED:
                 screen.redis_cli = ""  # it ends with this command
             screen.phase("finishing")
@@ -188,6 +201,40 @@ class Pipeline:
         config = self.config
         begins = config.redis.url == EMBEDDED and not (services_dir(config) / "redis.json").exists()
         return begins and config.model.base != "init"
+
+    def _begin_anew(self, screen: Screen) -> None:
+        """Sets the services' data aside, in which nothing is but prompts that died, and starts empty ones."""
+        config, roles = self.config, self.roles
+        roles.stop(*(role.name for role in services(config, self.path)))
+        aside = services_dir(config).with_name(f"services-{datetime.now():%Y%m%d-%H%M%S}")
+        failpoints.step("set services aside", lambda: services_dir(config).rename(aside))
+        what = f"all prompts of set {config.prompts.set} that were tried died, and {config.prompts.source} has changed"
+        screen.tell(f"{what}: the run begins anew with it; what it held before is in {aside}")
+        roles.start(*services(config, self.path))
+        self._wait(screen, self._services_answer, SERVICES_DEADLINE_S, "services")
+
+    def _declare_further_set(self, screen: Screen) -> None:
+        """Has a set that this run does not know declared before the learner begins, which may find the run finished."""
+        queue, name = monitor(self.config), self.config.prompts.set
+        if begun(queue) and name not in queue.digests():
+            self._start_submission()
+
+            def declared() -> bool:
+                return self.roles.done("submit") or name in queue.digests()
+
+            self._wait(screen, declared, self.deadline_s, f"the declaration of set {name}")
+
+    def _start_submission(self) -> None:
+        if not self._submits:
+            self.roles.start(submission(self.config, self.path))
+            self._submits = True
+
+    def _tell_of_source(self, screen: Screen) -> None:
+        """Shows once, when the submission has ended, what it says of a source that it left as it is."""
+        if self._submits and not self._told and self.roles.done("submit"):
+            self._told = True
+            if warning := warnings_of(self.roles.last_lines("submit", SUBMISSION_LINES)):
+                screen.tell(warning)
 
     def _start_main_roles(self) -> None:
         """Starts the learner, and as many workers as can load beside it: each keeps a core busy for seconds."""
@@ -255,12 +302,45 @@ def _try_dead_again(config: Config) -> None:
         )
 
 
+def begun(queue: Monitor) -> bool:
+    """Returns whether a learner has begun this run."""
+    try:
+        return queue.figures().learner.lineage > 0
+    except ServiceError:  # no services have made the run yet
+        return False
+
+
+def _all_died_of_other_prompts(config: Config) -> bool:
+    """Returns whether all that the run holds are prompts of the configured set, of which every one that was tried died,
+    while the set's source holds other prompts by now. Servers of the user's own are left as they are.
+    """
+    if not EMBEDDED == config.redis.url == config.store.url:
+        return False
+    queue = monitor(config)
+    if not begun(queue):
+        return False
+    status, sets = queue.figures(), queue.digests()
+    made = status.counts.get("completed", 0) or status.trained
+    if made or not status.dead or list(sets) != [config.prompts.set]:
+        return False
+    return changed_source(config, sets[config.prompts.set])
+
+
+def warnings_of(printed: str) -> str:
+    """Returns the warnings among the lines that a role printed: each begins with its sign, and goes on indented."""
+    told: list[str] = []
+    for line in printed.splitlines():
+        if line.startswith(WARNING[0]) or (told and line.startswith(" ")):
+            told.append(line)
+    return "\n".join(told)
+
+
 def _keep_answers(config: Config) -> None:
     """Keeps what the queue says of a run that ends before its end, if it answers, for those who ask later."""
     with suppress(EchoQueueError, OSError):
         end = End.of(config)
         updates = metrics.summarise(metrics.read(config.run.dir / "metrics.jsonl")).updates
-        outcome.write(config, updates, *end, early=True)
+        outcome.write(config, updates, end.audit, end.status, dead=end.dead, sets=end.sets, early=True)
 
 
 def _conclude(config: Config, end: End, path: Path) -> int:
@@ -270,7 +350,7 @@ def _conclude(config: Config, end: End, path: Path) -> int:
     page = results.write(config, updates, identity=found.ok, dead=found.dead)
     console = Console(highlight=False)
     summary = metrics.summarise(updates)
-    outcome.write(config, summary.updates, found, end.status, end.dead)
+    outcome.write(config, summary.updates, found, end.status, dead=end.dead, sets=end.sets)
     console.print()
     for line in _result(config, end, summary, path):
         print_wrapped(console, Text.from_markup(line), INDENT_OF_INDENTED if line.startswith(" ") else INDENT)
@@ -341,6 +421,8 @@ def _print_finished(config: Config, end: outcome.Outcome) -> None:
     _print_paths(console, config, config.run.dir / "report.html")
     fix = f"remove {config.run.dir}" if EMBEDDED == config.redis.url == config.store.url else "name another run.name"
     console.print(f"  To run it again from scratch, {fix}.")
+    if (digest := end.sets.get(config.prompts.set)) and changed_source(config, digest):
+        print_problems([left_as_it_is(config, "it has changed since")], sign=WARNING)
 
 
 def _print_stopping() -> None:

@@ -6,6 +6,7 @@ from rich.console import Console
 
 from echo_queue.config import Config
 from echo_queue.counts import counted
+from echo_queue.launch.problem_output import WARNING, print_problems
 from echo_queue.reporting import outcome
 from echo_queue.submission import Progress, submit
 from echo_queue.submission.declaration import choose
@@ -36,7 +37,5 @@ def submit_set(config: Config, source: str | None, name: str | None, *, within_r
         prompts, chunks = counted(sent.prompts, "prompt"), counted(sent.chunks, "chunk")
         console.print(f"{sent.set}: {prompts} in {chunks} submitted in {seconds:.1f} s")
     else:
-        for problem in sent.ignored:
-            console.print(f"{sent.set} has arrived whole and stays as it is; its source as it is now is not submitted:")
-            console.print(str(problem))
+        print_problems(sent.ignored, console, sign=WARNING)
         console.print(f"{sent.set}: {counted(sent.prompts, 'prompt')} submitted before; nothing was added")

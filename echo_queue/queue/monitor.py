@@ -155,6 +155,12 @@ class Monitor(RunState, PublishedWeights, Submissions):
         found = zip(map(replies.text, names), (int(count or 0) for count in counts), strict=True)
         return {name: count for name, count in found if count > 0}
 
+    def digests(self) -> dict[str, str]:
+        """Returns the digest of each set's prompts, by the set's name."""
+        client: Any = self._caller.client
+        words = self._caller.persist("digests", lambda: client.hgetall(self._caller.keys.digests))
+        return {replies.text(name): replies.text(known).partition(" ")[0] for name, known in words.items()}
+
     def group_in_replay(self, task: str | None = None) -> Group | None:
         """Returns the group of `task` that is completed and not yet trained, for a person to inspect.
 

@@ -3,8 +3,8 @@
 It answers those who ask once the embedded services are gone, and tells the next `run` whether anything is left to do.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from echo_queue.queue.dead_causes import DeadCause
 @dataclass(frozen=True)
 class Outcome:
     """The queue's last answers. `ended`: when they were given, in UTC; `dead`: why prompts died; `early`: the run was
-    stopped, or ended with an error."""
+    stopped, or ended with an error; `sets`: the digest of each set's prompts."""
 
     ended: datetime
     updates: int
@@ -29,6 +29,7 @@ class Outcome:
     status: Status
     dead: tuple[DeadCause, ...] = ()
     early: bool = False
+    sets: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def finished(self) -> bool:
@@ -44,12 +45,13 @@ def write(
     updates: int,
     audit: Audit,
     status: Status,
-    dead: Sequence[DeadCause] = (),
     *,
+    dead: Sequence[DeadCause],
+    sets: Mapping[str, str],
     early: bool = False,
 ) -> None:
     """Keeps the last answers of a run that ends after `updates` updates."""
-    outcome = Outcome(datetime.now(UTC), updates, audit, status, tuple(dead), early)
+    outcome = Outcome(datetime.now(UTC), updates, audit, status, tuple(dead), early, sets)
     write_atomically(path(config), orjson.dumps(asdict(outcome), default=list), "outcome")
 
 

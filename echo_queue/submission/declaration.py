@@ -17,8 +17,10 @@ from celery import Celery
 from pydantic import ValidationError
 
 from echo_queue.config import Config, Prompts
+from echo_queue.connections.endpoints import EMBEDDED
 from echo_queue.errors import ConfigError, DeadlineError, Problem, PromptError
 from echo_queue.queue import Chunk, PromptSet, SubmitterQueue
+from echo_queue.queue.submitter import digest_of
 from echo_queue.records import PromptRow
 from echo_queue.submission.celery.messages import send
 from echo_queue.submission.length_features import refuse_featureless
@@ -90,7 +92,8 @@ def declare_within_run(
         try:
             return declare_and_send(config, queue, app, prompts, report)
         except PromptError as error:
-            return Submitted(prompts.set, counts.prompts, counts.chunks, False, _keep(config, queue, prompts, error))
+            ignored = tuple(_left(config, prompts, problem) for problem in _keep(config, queue, prompts, error))
+            return Submitted(prompts.set, counts.prompts, counts.chunks, False, ignored)
     source, chunks = scan(config, prompts, report)
     await_learner(config, queue)
     return _declare_and_send(queue, app, _declared(config, prompts, source.name), chunks)
@@ -134,6 +137,39 @@ def _declare_and_send(queue: SubmitterQueue, app: Celery, declared: PromptSet, c
     status = None if new else queue.submission_status(declared.name)
     send(app, declared.name, declared.source, status.waiting if status else chunks)
     return Submitted(declared.name, total, len(chunks), new)
+
+
+def changed_source(config: Config, digest: str) -> bool:
+    """Returns whether the configured source holds other prompts than those whose digest Redis has.
+
+    A source that cannot be read holds none: a set that has arrived does not need it.
+    """
+    prompts = config.prompts
+    try:
+        source = open_source(spell(prompts.source, prompts.options))
+        return digest_of([chunk for chunk, _ in source.scan(prompts.chunk)]) != digest
+    except PromptError:
+        return False
+
+
+def left_as_it_is(config: Config, why: str) -> Problem:
+    """Returns what `echo-queue run` says of a source that it does not submit, and the ways to have it trained."""
+    prompts, run = config.prompts, config.run
+    what = f"set {prompts.set} has arrived whole and stays as it is; {prompts.source} is not submitted again: {why}"
+    embedded = EMBEDDED == config.redis.url == config.store.url
+    anew = f"ECHO_QUEUE_RUN__DIR={run.dir}-2"
+    anew = anew if embedded else f"ECHO_QUEUE_RUN__NAME={run.name}-2 {anew}"
+    fix = (
+        f"to train further prompts, write them alone into a file and submit it as a set of another name: "
+        f"`ECHO_QUEUE_PROMPTS__SET={prompts.set}-2 ECHO_QUEUE_PROMPTS__SOURCE=FILE echo-queue run CONFIG`; "
+        f"to train {prompts.source} alone, begin another run: `{anew} echo-queue run CONFIG`"
+    )
+    return Problem("prompts.source", what, fix)
+
+
+def _left(config: Config, prompts: Prompts, problem: Problem) -> Problem:
+    why = problem.what if problem.what.startswith(f"{prompts.set}: ") else f"{problem.where} {problem.what}"
+    return left_as_it_is(config, why.removeprefix(f"{prompts.set}: "))
 
 
 def _keep(config: Config, queue: SubmitterQueue, prompts: Prompts, error: PromptError) -> tuple[Problem, ...]:

@@ -254,7 +254,9 @@ def test_a_run_goes_on_with_a_set_that_has_arrived_whatever_its_source_has_becom
         submit(again)
     sent = submit(again, within_run=True)
     assert (sent.prompts, sent.new, len(sent.ignored)) == (150, False, 1)
-    assert sent.ignored[0].fix
+    assert "set prompts has arrived whole and stays as it is" in sent.ignored[0].what
+    assert "ECHO_QUEUE_PROMPTS__SET=prompts-2" in sent.ignored[0].fix
+    assert f"ECHO_QUEUE_RUN__NAME={again.run.name}-2" in sent.ignored[0].fix, "its servers are the user's own"
     assert harness.admin.client.hget(harness.admin.keys.set("prompts"), "priority") == b"3"
     assert len(harness.rows()) == 150
 

@@ -60,6 +60,10 @@ class Screen:
             self._next = now + LINE_EVERY_S
             self._console.print(view.line(self._picture()), soft_wrap=True, highlight=False)
 
+    def tell(self, text: str) -> None:
+        """Prints what stays, above the live view."""
+        self._console.print(text, soft_wrap=True, highlight=False, markup=False)
+
     def _picture(self) -> view.RunView:
         detail = self._roles.last_lines(self._role) if self._role else ""
         elapsed_s = time.monotonic() - self._started

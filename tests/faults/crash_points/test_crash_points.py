@@ -131,7 +131,7 @@ def test_every_failpoint_is_a_point_of_some_role() -> None:
 
 OPERATORS = (
     *("dead", "failing", "revive", "bury", "evict", "audit", "renew"),
-    *("write outcome", "rename outcome", "remove outcome"),
+    *("write outcome", "rename outcome", "remove outcome", "set services aside", "digests"),
     *("group_in_replay", "partial_group", "is_drained", "failed_sets", "updates"),
     *("write password", "rename password"),
     *("write weights", "rename weights"),
