@@ -2,7 +2,7 @@
 
 The group is searched, in this order, in replay, among the groups trained last (in the store), among partial rollouts,
 and among dead tasks. Without a task it is one of the newest update's, else the newest in replay. Where the services do
-not answer, those trained last are read from the run's directory on the learner's machine.
+not answer, those trained last are read from the run's directory on the learner's machine, and so is why prompts died.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from echo_queue.cli.documents import GroupDocument
-from echo_queue.cli.live.watcher import STATUS_DEADLINE_S, monitor
+from echo_queue.cli.live.watcher import STATUS_DEADLINE_S, last_word, monitor
 from echo_queue.cli.output import print_json
 from echo_queue.cli.transcript import Words, draw, transcript
 from echo_queue.config import Config
@@ -62,6 +62,8 @@ def _answered(config: Config, task: str | None) -> tuple[FoundGroup | None, Word
     except ServiceError:
         if kept := trained_groups.in_directory(config, task):
             return _trained(kept), tokenizer_of(config)
+        if (end := last_word(config)) and (why := next((one for one in end.dead if one.example == task), None)):
+            return FoundGroup(why.example, f"dead: {why.reason}", None, ()), tokenizer_of(config)
         raise
     return find(queue, store, task), tokenizer_of(config, store)
 
@@ -98,8 +100,8 @@ def _unfinished(queue: Monitor, task: str) -> FoundGroup | None:
         return FoundGroup(task, "in progress; its worker has stored so far", None, partials.samples)
     for dead in queue.dead(limit=DEAD_MAX):
         if dead.id == task:
-            where = f"dead after {counted(dead.attempts, 'attempt')}, the last by {dead.worker}: {dead.reason}"
-            return FoundGroup(task, where, None, ())
+            of = f" after {counted(dead.attempts, 'attempt')}, the last by {dead.worker}" if dead.worker else ""
+            return FoundGroup(task, f"dead{of}: {dead.reason}", None, ())
     return None
 
 

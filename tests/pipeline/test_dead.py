@@ -46,9 +46,10 @@ def test_a_broken_reward_function_ends_the_run_early_and_the_fixed_one_finishes_
     assert why in said
     assert "`echo-queue run` then tries them again" in said
     assert not run.updates()
-    for command in ("audit", "status", "report"):
+    (example,) = re.findall(r"\(for example (\S+)\)", said)
+    for command, *task in (("audit",), ("status",), ("report",), ("show", example)):
         asked = subprocess.run(
-            [sys.executable, "-m", "echo_queue.cli", command, str(TINY)],
+            [sys.executable, "-m", "echo_queue.cli", command, str(TINY), *task],
             cwd=tmp_path,
             env=run.environ,
             capture_output=True,
