@@ -20,9 +20,9 @@ from enum import Enum
 from typing import NamedTuple
 
 from echo_queue.config import Config
-from echo_queue.counts import counted
 from echo_queue.errors import DeadlineError, Problem
 from echo_queue.queue import LearnerQueue, Monitor, diagnosis
+from echo_queue.queue.counts import counted
 from echo_queue.queue.worker import CALL_BYTES
 from echo_queue.records import Group, Version
 from echo_queue.records.validation import GroupValidator

@@ -22,9 +22,9 @@ from transformers import AutoTokenizer
 from echo_queue import failpoints
 from echo_queue.config import Config
 from echo_queue.connections.hub import base_folder
-from echo_queue.counts import counted
 from echo_queue.errors import EchoQueueError, Problem, SetBackError
 from echo_queue.queue import LearnerQueue, Monitor, staleness_rules
+from echo_queue.queue.counts import counted
 from echo_queue.records import Group, Version
 from echo_queue.reporting.metrics import MetricsLog
 from echo_queue.reporting.run_record import record_of

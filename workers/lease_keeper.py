@@ -15,8 +15,8 @@ from functools import partial
 from typing import NamedTuple
 
 from echo_queue import __version__
-from echo_queue.counts import counted
 from echo_queue.queue import Heartbeat, WorkerOrder, WorkerQueue
+from echo_queue.queue.counts import counted
 from echo_queue.queue.generation_times import GenerationTimes
 from echo_queue.queue.types import Departure
 from echo_queue.records import Published, Task, Version

@@ -13,9 +13,9 @@ import logging
 import time
 
 from echo_queue.config import Config
-from echo_queue.counts import counted
 from echo_queue.errors import EchoQueueError
 from echo_queue.launch.liveness import StepClock
+from echo_queue.queue.counts import counted
 from workers.assignment import Assignment
 from workers.completer import GroupCompleter
 from workers.engines import Engine

@@ -5,9 +5,9 @@ from rich.console import Console
 from echo_queue.cli.live.watcher import last_word, monitor
 from echo_queue.cli.output import print_json
 from echo_queue.config import Config
-from echo_queue.counts import agreeing, counted
 from echo_queue.errors import ServiceError
 from echo_queue.queue import Audit, Monitor
+from echo_queue.queue.counts import agreeing, counted
 
 
 def audit(config: Config, *, as_json: bool) -> int:

@@ -4,9 +4,9 @@ from rich.console import Console
 
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
-from echo_queue.counts import counted
 from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.queue import Operator
+from echo_queue.queue.counts import counted
 from echo_queue.reporting import outcome
 
 AT_ONCE = 100

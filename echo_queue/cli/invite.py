@@ -11,12 +11,12 @@ from echo_queue.cli.output import print_json
 from echo_queue.config import Config
 from echo_queue.config.model import NAME, NAME_IS
 from echo_queue.connections.connect import connect_redis
-from echo_queue.counts import counted
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.invitation.issuing import issue
 from echo_queue.invitation.register import Register
 from echo_queue.launch.problem_output import WARNING, print_problems
 from echo_queue.queue import Admin, Caller
+from echo_queue.queue.counts import counted
 
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 

@@ -22,8 +22,8 @@ from echo_queue.capacity.lengths import TAIL
 from echo_queue.capacity.outcome import Sensitivity
 from echo_queue.capacity.pools_file import elsewhere
 from echo_queue.cli.output import print_json
-from echo_queue.counts import counted
 from echo_queue.errors import ConfigError, Problem
+from echo_queue.queue.counts import counted
 
 WIDTH = 80
 UNKNOWN = "–"

@@ -30,7 +30,6 @@ from echo_queue.cli.redis_cli import monitor_line
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
 from echo_queue.connections.endpoints import EMBEDDED, services_dir
-from echo_queue.counts import agreeing, counted
 from echo_queue.errors import (
     AGAIN,
     DONE,
@@ -48,6 +47,7 @@ from echo_queue.launch.problem_output import WARNING, print_problems, print_wrap
 from echo_queue.launch.roles import FORKED_WITH, command
 from echo_queue.launch.supervisor import Role, Supervisor
 from echo_queue.queue import Audit, Monitor, Operator, Status
+from echo_queue.queue.counts import agreeing, counted
 from echo_queue.queue.dead_causes import LOOKED_AT, DeadCause, causes, check_first_groups
 from echo_queue.reporting import metrics, outcome, results
 from echo_queue.reporting.html import duration

@@ -16,9 +16,9 @@ from echo_queue.cli.output import print_json
 from echo_queue.cli.transcript import Words, draw, transcript
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
-from echo_queue.counts import counted
 from echo_queue.errors import Problem, PromptError, ServiceError
 from echo_queue.queue import Monitor, UpdateRecord
+from echo_queue.queue.counts import counted
 from echo_queue.records import Group, PartialSample, Sample, Tokens, Version
 from echo_queue.reporting import trained_groups
 from echo_queue.reporting.trained_groups import TrainedGroup

@@ -5,8 +5,8 @@ import time
 from rich.console import Console
 
 from echo_queue.config import Config
-from echo_queue.counts import counted
 from echo_queue.launch.problem_output import WARNING, print_problems
+from echo_queue.queue.counts import counted
 from echo_queue.reporting import outcome
 from echo_queue.submission import Progress, submit
 from echo_queue.submission.declaration import choose

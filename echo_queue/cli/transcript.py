@@ -8,7 +8,7 @@ from typing import Literal
 from rich.console import Console
 from rich.text import Text
 
-from echo_queue.counts import counted
+from echo_queue.queue.counts import counted
 from echo_queue.records import PartialSample, Sample, Tokens
 
 Words = Callable[[Tokens], str]

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from echo_queue.counts import agreeing, counted
 from echo_queue.queue import staleness_rules
+from echo_queue.queue.counts import agreeing, counted
 from echo_queue.queue.monitor import Monitor
 from echo_queue.queue.types import Lease, Status, WorkerStatus
 from echo_queue.records import Version

@@ -17,7 +17,7 @@ import orjson
 
 from echo_queue import __version__
 from echo_queue.config import Config
-from echo_queue.counts import counted
+from echo_queue.queue.counts import counted
 from echo_queue.reporting import metrics
 from echo_queue.reporting.metrics import Summary, UpdateMetrics
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from echo_queue import __version__
-from echo_queue.counts import counted
 from echo_queue.queue import Monitor, Status, UpdateRecord
+from echo_queue.queue.counts import counted
 from echo_queue.records import BASE, Version
 from echo_queue.reporting import metrics
 from echo_queue.reporting.metrics import MetricsReader, SurvivingUpdates, UpdateMetrics

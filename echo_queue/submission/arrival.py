@@ -8,9 +8,9 @@ from contextlib import suppress
 from celery import Celery
 
 from echo_queue.config import Config
-from echo_queue.counts import agreeing, counted
 from echo_queue.errors import DeadlineError, Problem, PromptError, ServiceError
 from echo_queue.queue import SubmissionCounts, SubmitterQueue
+from echo_queue.queue.counts import agreeing, counted
 from echo_queue.submission.celery.messages import messages_waiting
 from echo_queue.submission.celery.reconciler import Reconciler
 from echo_queue.submission.expand import problems_of

@@ -96,7 +96,7 @@ def misbehaving() -> Iterator[Scorer]:
         ("die", "ended with 7"),
         ("nan", "returned nan as reward 0"),
         ("none", "returned None as reward 0"),
-        ("short", "0 rewards for 2"),
+        ("short", "given 2 completions and returned a list of length 0"),
         ("last is a text", "returned '0.4', of type str, as reward 1"),
         ("one number", "the reward function returned a float; return a list with one number per completion"),
         ("nothing", "the reward function returned None; return a list"),

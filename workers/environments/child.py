@@ -18,7 +18,6 @@ from typing import Any
 
 import orjson
 
-from echo_queue.counts import counted
 from echo_queue.errors import ConfigError, Problem
 from workers.environments.pipe import Pipe
 from workers.environments.protocol import EnvironmentSettings, Reply, ScoringRequest, Turn
@@ -150,9 +149,8 @@ def checked_rewards(rewards: Any, count: int) -> list[float]:
         what = "None" if rewards is None else _a(type(rewards).__name__)
         raise ValueError(f"the reward function returned {what}; return a list with one number per completion")
     if len(rewards) != count:
-        raise ValueError(
-            f"the environment returned {counted(len(rewards), 'reward')} for {counted(count, 'completion')}"
-        )
+        what = f"the environment was given {count} completions and returned a list of length {len(rewards)}"
+        raise ValueError(what)
     return [_checked_reward(reward, position) for position, reward in enumerate(rewards)]
 
 

@@ -18,8 +18,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from echo_queue.counts import counted
 from echo_queue.launch.supervisor import RoleState
+from echo_queue.queue.counts import counted
 from echo_queue.queue.dead_causes import DeadCause
 from echo_queue.queue.pool_status import pools_of
 from echo_queue.queue.types import Departure, FailedSet, Status, WorkerStatus

@@ -21,9 +21,9 @@ from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_store
 from echo_queue.connections.endpoints import CELERY_PREFIX, celery_broker_url
-from echo_queue.counts import counted
 from echo_queue.errors import ConfigError, EchoQueueError, Problem
 from echo_queue.queue import SubmitterQueue
+from echo_queue.queue.counts import counted
 from echo_queue.submission.celery.messages import CHANNEL, EXPAND_CHUNK, SUBMIT_PROMPT_SET
 from echo_queue.submission.celery.worker_steps import (
     LeaveUnacked,

@@ -13,10 +13,10 @@ from kombu.transport import virtual
 
 from echo_queue.config import Config
 from echo_queue.connections.connect import require_users
-from echo_queue.counts import agreeing, counted
 from echo_queue.errors import EchoQueueError, ServiceError
 from echo_queue.launch.liveness import EVERY_S, LivenessFile
 from echo_queue.queue import SubmitterQueue
+from echo_queue.queue.counts import agreeing, counted
 from echo_queue.submission.celery.reconciler import Reconciler
 from echo_queue.submission.declaration import check_first_rows
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from echo_queue.counts import counted
+from echo_queue.queue.counts import counted
 from tests.source_code import ROOT
 
 
