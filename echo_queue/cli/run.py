@@ -158,7 +158,7 @@ class Pipeline:
             screen.phase(LOADING)
             if not early:
                 self._declare_further_set(screen)
-                _try_dead_again(config)
+                self._try_dead_again(screen)
                 self._start_main_roles()
             try:
                 watcher.refresh()
@@ -236,6 +236,12 @@ class Pipeline:
             if warning := warnings_of(self.roles.last_lines("submit", SUBMISSION_LINES)):
                 screen.tell(warning)
 
+    def _try_dead_again(self, screen: Screen) -> None:
+        """Revives the prompts that died, or failed, before this command was given."""
+        if revived := revive_all(self.config, Operator.connect(self.config)):
+            are = agreeing(revived, "is", "are")
+            screen.tell(f"{counted(revived, 'prompt')} that failed before {are} tried again")
+
     def _start_main_roles(self) -> None:
         """Starts the learner, and as many workers as can load beside it: each keeps a core busy for seconds."""
         first = max(1, (os.cpu_count() or 1) - 1)
@@ -292,14 +298,6 @@ def _forks(config: Config) -> bool:
 
 
 _ECHO_QUEUE = (sys.executable, "-m", "echo_queue.cli")
-
-
-def _try_dead_again(config: Config) -> None:
-    """Revives the prompts that died, or failed, before this command was given."""
-    if revived := revive_all(config, Operator.connect(config)):
-        Console(highlight=False).print(
-            f"{counted(revived, 'prompt')} that failed before {agreeing(revived, 'is', 'are')} tried again"
-        )
 
 
 def begun(queue: Monitor) -> bool:

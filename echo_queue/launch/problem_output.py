@@ -24,9 +24,9 @@ def print_problems(
 def print_wrapped(console: Console, text: Text, indent: int = 2) -> None:
     """Prints a text. On a terminal it is wrapped at spaces, and its further lines begin at column `indent`."""
     if not console.is_terminal:
-        console.print(text, soft_wrap=True)
+        console.print(text, soft_wrap=True, highlight=False)
         return
     for paragraph in text.split("\n", allow_blank=True):
         for number, line in enumerate(paragraph.wrap(console, console.width - indent)):
             line.rstrip()
-            console.print(Text(" " * indent if number else "") + line, soft_wrap=True)
+            console.print(Text(" " * indent if number else "") + line, soft_wrap=True, highlight=False)

@@ -6,9 +6,11 @@ from typing import Self
 
 from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
 from echo_queue.cli.live import view
 from echo_queue.cli.live.watcher import RunWatcher
+from echo_queue.launch.problem_output import print_wrapped
 from echo_queue.launch.supervisor import POLL_S, Supervisor
 
 PICTURE_EVERY_S = 0.5
@@ -62,7 +64,7 @@ class Screen:
 
     def tell(self, text: str) -> None:
         """Prints what stays, above the live view."""
-        self._console.print(text, soft_wrap=True, highlight=False, markup=False)
+        print_wrapped(self._console, Text(text))
 
     def _picture(self) -> view.RunView:
         detail = self._roles.last_lines(self._role) if self._role else ""
