@@ -196,7 +196,7 @@ def test_a_monitor_shows_a_task_wherever_it_is(queue: Clients, acting: As, objec
     monitor = acting("monitor")
     found = {task.id: find(monitor, object_store, task.id) for task in (made, begun, dead, idle)}
     told = [group and group.where.partition(" ")[0] for group in found.values()]
-    assert told == ["complete,", "in", "dead", None]
+    assert told == ["complete,", "in", "dead:", None]
     assert find(monitor, object_store, "a/0/999") is None
 
 
