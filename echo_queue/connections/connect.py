@@ -28,7 +28,7 @@ from echo_queue.connections.endpoints import (
     services_dir,
     store_endpoint,
 )
-from echo_queue.connections.redis_errors import RefusedUserError, explain, may_pass, refuses_user
+from echo_queue.connections.redis_errors import RefusedUserError, explain, may_pass, refused_users, refuses_user
 from echo_queue.connections.secrets import Role
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.launch.server_process import ServerProcess
@@ -81,20 +81,20 @@ def connect_redis(
 
 
 def require_users(config: Config, *roles: Role) -> None:
-    """Raises one `ServiceError` that names each of `roles` whose Redis user or password is refused.
+    """Raises one `ServiceError` that names all of `roles` whose Redis user or password is refused.
 
     A server that is away for now is no error.
     """
-    refused: list[Problem] = []
+    refused: list[RefusedUserError] = []
     for role in roles:
         try:
             connect_redis(config, role, deadline_s=0, judge=False).close()
         except RefusedUserError as error:
-            refused += error.problems
+            refused.append(error)
         except Unreachable:
             return
     if refused:
-        raise ServiceError(*dict.fromkeys(refused))
+        raise ServiceError(*refused_users(refused))
 
 
 def connect_store(config: Config, role: Role = "worker", deadline_s: float = CONNECT_DEADLINE_S) -> ObjectStore:

@@ -1,5 +1,7 @@
 """Explains failures of Redis to the person who must act: configuration key, what is wrong, the fix."""
 
+from collections.abc import Sequence
+
 import redis
 from redis import exceptions
 from redis.sentinel import MasterNotFoundError
@@ -35,10 +37,27 @@ class RefusedUserError(ServiceError):
     """The server refuses the role's user or its password, or wants one."""
 
     def __init__(self, error: redis.RedisError, url: str, username: str, role: Role) -> None:
-        what = f"Redis refuses the user {username or 'default'} or its password ({url}): {error}"
-        secret = f"ECHO_QUEUE_{role.upper()}_REDIS_PASSWORD"
-        fix = f"this is done as {role}: set {secret} or ECHO_QUEUE_REDIS_PASSWORD (or …_FILE), and redis.username"
+        self.user, self.role, self.why = username or "default", role, f"({url}): {error}"
+        what = f"Redis refuses the user {self.user} or its password {self.why}"
+        fix = f"this is done as {role}: set {_secret(role)} or {FOR_ALL}"
         super().__init__(Problem("redis.url", what, fix))
+
+
+def refused_users(errors: Sequence[RefusedUserError]) -> tuple[Problem, ...]:
+    """Returns the problem of all these users together; none if there are none."""
+    users = list(dict.fromkeys(error.user for error in errors))
+    if len(users) < 2:
+        return errors[0].problems if errors else ()
+    secrets = (_secret(error.role) for error in errors)
+    what = f"Redis refuses the users {', '.join(users)} or their passwords {errors[0].why}"
+    return (Problem("redis.url", what, f"set {', '.join(secrets)}, or for all roles {FOR_ALL}"),)
+
+
+def _secret(role: Role) -> str:
+    return f"ECHO_QUEUE_{role.upper()}_REDIS_PASSWORD"
+
+
+FOR_ALL = "ECHO_QUEUE_REDIS_PASSWORD (or …_FILE), and redis.username"
 
 
 def refuses_user(error: redis.RedisError) -> bool:

@@ -12,7 +12,7 @@ from echo_queue.config import Config
 from echo_queue.connections import redis_check, store_check
 from echo_queue.connections.connect import connect_redis, connect_store
 from echo_queue.connections.endpoints import EMBEDDED, redis_endpoint, services_dir, store_endpoint
-from echo_queue.connections.redis_errors import explain
+from echo_queue.connections.redis_errors import RefusedUserError, explain, refused_users
 from echo_queue.connections.secrets import Role
 from echo_queue.connections.verdict import Verdict
 from echo_queue.errors import Problem, ServiceError
@@ -73,6 +73,7 @@ def _of_each(roles: Sequence[Role], endpoint: Callable[[Role], object], ask: Cal
     """Asks as each role, but only once as each user. A server that does not answer is asked no more."""
     refusals: list[Problem] = []
     warnings: list[Problem] = []
+    refused: list[RefusedUserError] = []
     known: list[object] = []
     for role in roles:
         try:
@@ -80,6 +81,9 @@ def _of_each(roles: Sequence[Role], endpoint: Callable[[Role], object], ask: Cal
                 continue
             known.append(user)
             found = ask(role)
+        except RefusedUserError as error:
+            refused.append(error)
+            continue
         except Unreachable as error:
             refusals += error.problems
             break
@@ -87,7 +91,7 @@ def _of_each(roles: Sequence[Role], endpoint: Callable[[Role], object], ask: Cal
             found = Verdict(error.problems)
         refusals += found.refusals
         warnings += found.warnings
-    return Verdict(tuple(dict.fromkeys(refusals)), tuple(warnings))
+    return Verdict((*refused_users(refused), *dict.fromkeys(refusals)), tuple(warnings))
 
 
 def _verdict(inspect: Callable[[], Verdict]) -> Verdict:

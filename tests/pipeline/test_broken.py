@@ -42,8 +42,9 @@ def test_a_wrong_password(tmp_path: Path) -> None:
     finally:
         server.stop()
     assert told.count("✗") == 1
-    assert "redis.url: Redis refuses the user echo-monitor or its password" in told
-    assert "this is done as monitor: set ECHO_QUEUE_MONITOR_REDIS_PASSWORD or ECHO_QUEUE_REDIS_PASSWORD" in told
+    users = ", ".join(f"echo-{role}" for role in ("learner", "worker", "submitter", "celery", "monitor"))
+    assert f"redis.url: Redis refuses the users {users} or their passwords" in told
+    assert "ECHO_QUEUE_MONITOR_REDIS_PASSWORD, or for all roles ECHO_QUEUE_REDIS_PASSWORD (or …_FILE)" in told
 
 
 def test_no_redis_program_to_be_found(tmp_path: Path) -> None:
