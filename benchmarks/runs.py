@@ -1,4 +1,4 @@
-"""Runs of `echo-queue` for benchmarks: variants of the quick start, and the models of a finished run."""
+"""Runs of `echo-queue` for benchmarks: variants of a configuration, and the models of a finished run."""
 
 import os
 import subprocess
@@ -16,13 +16,24 @@ ECHO_QUEUE = ("-m", "echo_queue.cli")
 def quick_start(
     command: str, directory: Path, settings: Mapping[str, object], program: Sequence[str] = ECHO_QUEUE
 ) -> None:
-    """Runs `echo-queue COMMAND` on the quick start with `settings` (SECTION__KEY); `directory` names the run.
+    """Runs `echo-queue COMMAND` on the quick start, as `echo_queue` does on any configuration."""
+    echo_queue(command, QUICK_START, directory, settings, program)
+
+
+def echo_queue(
+    command: str,
+    config: Path,
+    directory: Path,
+    settings: Mapping[str, object],
+    program: Sequence[str] = ECHO_QUEUE,
+) -> None:
+    """Runs `echo-queue COMMAND` on a configuration with `settings` (SECTION__KEY); `directory` names the run.
 
     `program`: what Python is given instead of the command `echo-queue`.
     """
     values = {"RUN__NAME": directory.name, "RUN__DIR": directory, **settings}
     subprocess.run(
-        [sys.executable, *program, command, str(QUICK_START)],
+        [sys.executable, *program, command, str(config)],
         env=os.environ | {f"ECHO_QUEUE_{key}": str(value) for key, value in values.items()},
         check=True,
         stdout=subprocess.DEVNULL,

@@ -235,8 +235,8 @@ def right(task: str, prompts: Tensor, tokens: Tensor) -> Tensor:
     return (tokens == TASKS[task](prompts)).float().mean(1)
 
 
-def evaluated(engine: PreTrainedModel, task: str) -> float:
-    draw = torch.Generator().manual_seed(10_000)
+def evaluated(engine: PreTrainedModel, task: str, seed: int = 10_000) -> float:
+    draw = torch.Generator().manual_seed(seed)
     prompts = prompts_of(EVALUATED, draw)
     return float(right(task, prompts, answers(engine, prompts, draw)[0]).mean())
 
