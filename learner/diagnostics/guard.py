@@ -19,7 +19,7 @@ MOST_KL = 2.0
 """An alarm is raised while the policy is further than this from the data in the mean of `MEMORY` updates, in nats per
 token: the mean of log μ − log π over an update's tokens. docs/learning.md says on which runs it was chosen."""
 MEMORY = 10
-NO_STEP = 3.0
+NO_STEP = 1.0
 """The mean of (log ρ)² from which on a guard that acts takes no step."""
 WIDEN = 0.25
 """Batches by which the window may grow again after an update without an alarm."""
