@@ -60,7 +60,9 @@ def test_help_at_80_columns_breaks_no_word(
 def test_an_unknown_role_is_refused_with_those_that_are_known(tmp_path: Path) -> None:
     told = echo_queue("healthy", "lerner", cwd=tmp_path)
     assert told.returncode == 2
-    assert "is none of services, submission, worker, learner, controller" in " ".join(told.stderr.replace("│", "").split())
+    assert "is none of services, submission, worker, learner, controller" in " ".join(
+        told.stderr.replace("│", "").split()
+    )
 
 
 def test_help_names_every_command(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_a_run_is_refused_twice_left_killed_in_every_role_and_goes_on_each_time(
     assert run.ends() == 130
     assert "continues it" in run.output.read_text()
     kept = outcome.read(run.config)
-    assert kept and kept.audit.ok and kept.audit.tasks, "it answers for the services"
+    assert kept and kept.audit.ok and kept.audit.tasks + kept.audit.replay, "it answers for the services"
     assert not kept.finished
     run.again()
     for moment, role in (
