@@ -62,21 +62,25 @@ def _answered(config: Config, task: str | None) -> tuple[FoundGroup | None, Word
     except ServiceError:
         if kept := trained_groups.in_directory(config, task):
             return _trained(kept), tokenizer_of(config)
-        if (end := last_word(config)) and (why := next((one for one in end.dead if one.example == task), None)):
+        end = last_word(config)
+        if why := next((one for one in (end.dead if end else ()) if task in (None, one.example)), None):
             return FoundGroup(why.example, f"dead: {why.reason}", None, ()), tokenizer_of(config)
         raise
     return find(queue, store, task), tokenizer_of(config, store)
 
 
 def find(queue: Monitor, store: ObjectStore, task: str | None) -> FoundGroup | None:
-    """Returns the group of `task`, or of the newest update. Raises `ServiceError`; `CodecError` for bad bytes."""
+    """Returns the group of `task`; by default that of the newest update, or else what died last.
+
+    Raises `ServiceError`; `CodecError` for bad bytes.
+    """
     newest = None if task else _newest_update(queue)
     task = newest.task if newest else task
     if group := queue.group_in_replay(task):
         return _of_group(group, _trained_in(newest.version) if newest else _in_replay(queue, group.task))
     if kept := trained_groups.in_store(store, task):
         return _trained(kept)
-    return _unfinished(queue, task) if task else None
+    return _unfinished(queue, task)
 
 
 def _newest_update(queue: Monitor) -> UpdateRecord | None:
@@ -95,13 +99,13 @@ def _in_replay(queue: Monitor, task: str) -> str:
     return "complete, and not trained yet"
 
 
-def _unfinished(queue: Monitor, task: str) -> FoundGroup | None:
-    if partials := queue.partial_group(task):
+def _unfinished(queue: Monitor, task: str | None) -> FoundGroup | None:
+    if task and (partials := queue.partial_group(task)):
         return FoundGroup(task, "in progress; its worker has stored so far", None, partials.samples)
-    for dead in queue.dead(limit=DEAD_MAX):
-        if dead.id == task:
+    for dead in queue.dead(limit=DEAD_MAX if task else 1):
+        if task in (None, dead.id):
             of = f" after {counted(dead.attempts, 'attempt')}, the last by {dead.worker}" if dead.worker else ""
-            return FoundGroup(task, f"dead{of}: {dead.reason}", None, ())
+            return FoundGroup(dead.id, f"dead{of}: {dead.reason}", None, ())
     return None
 
 

@@ -162,6 +162,15 @@ def test_groups_in_replay_partials_and_the_dead_are_found(queue: Clients, store:
     assert newest is not None and newest.task == made.id
 
 
+def test_without_any_group_the_last_of_the_dead_is_shown(queue: Clients, store: ObjectStore) -> None:
+    harness = QueueHarness(queue)
+    assert find(queue, store, None) is None
+    for task in harness.lease(2):
+        queue.bury(task.id, f"no such column in {task.id}")
+    shown = find(queue, store, None)
+    assert shown is not None and shown.task == queue.dead(1)[0].id and f"no such column in {shown.task}" in shown.where
+
+
 def test_a_group_that_the_learner_has_says_so_until_a_checkpoint_holds_it(
     queue: Clients, store: ObjectStore, tmp_path: Path
 ) -> None:

@@ -1174,6 +1174,32 @@ MUTATIONS = (
         ("tests/learner/selection/test_refill.py::test_groups_without_signal_are_made_up_for_at_s_0",),
     ),
     Mutation(
+        "the best sample paired with the next best",
+        "Shuffle-R1 trains pairs without contrast",
+        "learner/selection/pairs.py",
+        "Pair(group, order[k], order[-1 - k])",
+        "Pair(group, order[k], order[k + 1])",
+        ("tests/learner/selection/test_pairs.py::test_the_best_is_paired_with_the_worst",),
+    ),
+    Mutation(
+        "pairs drawn whatever their advantages",
+        "the batch shuffle trains pairs that teach nothing as often as others",
+        "learner/selection/pairs.py",
+        "replace=False, p=shares)",
+        "replace=False)",
+        (
+            "tests/learner/selection/test_pairs.py::test_a_pair_is_drawn_in_proportion_to_its_advantages_and_never_for_none",
+        ),
+    ),
+    Mutation(
+        "dopr without the deviation of rewards",
+        "prompts that teach do not come before hopeless ones",
+        LUA + "curriculum.lua",
+        "  return math.sqrt(share * (1 - share)) + curriculum",
+        "  return curriculum",
+        ("tests/queue/test_curriculum.py::test_prompts_that_teach_come_first_and_each_is_trained_once_for_each_epoch",),
+    ),
+    Mutation(
         "a group that is trained again counted again",
         "checkpoints hold an id twice, and the queue counts prompts as trained that nobody submitted",
         "learner/leader.py",

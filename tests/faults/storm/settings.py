@@ -138,6 +138,6 @@ def _selection(draw: random.Random, s: int) -> dict[str, object]:
         "pairs_kept": draw.choice((1.0, 0.5)),
         "shuffle_rounds": draw.choice((0, 2)),
         "reuse_groups": draw.choice((0, 32)) if s else 0,
-        "curriculum": draw.choice(("off", "mopps")),
+        "curriculum": draw.choice(("off", "mopps", "dopr")),
         "curriculum_window": draw.choice((64, 4096)),
     }
