@@ -121,7 +121,9 @@ def test_a_relay_that_dies_or_freezes_halfway_costs_one_deadline(
     ends = [one.end() for one in fetching]
     assert all(one.member.holds(route, datas) for one in ends)
     assert [one.took[0] for one in ends] == [0, 0], "the store was not needed"
-    assert last.exchange.fetched["peer"] == third.exchange.sent == route.size, "who waits behind who waits stays there"
+    assert last.exchange.fetched["peer"] == route.size
+    # A piece is counted once it is sent, and its receiver may be through by then.
+    wait_until(lambda: third.exchange.sent == route.size, "all to be counted: who waits behind who waits stays there")
     left = [record for record in caplog.records if record.name == route_sources.__name__]
     assert len(left) == 1, "every peer that is left costs a deadline"
 
