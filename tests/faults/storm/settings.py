@@ -132,12 +132,13 @@ def rules(directory: Path, seed: int, ranks: int | None = None) -> dict[str, dic
 
 
 def _selection(draw: random.Random, s: int) -> dict[str, object]:
-    """Each method by itself or with others; no group is old enough to be trained again at S = 0."""
+    """Each method by itself or with others; no group is old enough to be trained again at S = 0, and DoPR trains one
+    prompt at a time, for which a storm is too short."""
     return {
         "refill": draw.random() < 0.5,
         "pairs_kept": draw.choice((1.0, 0.5)),
         "shuffle_rounds": draw.choice((0, 2)),
         "reuse_groups": draw.choice((0, 32)) if s else 0,
-        "curriculum": draw.choice(("off", "mopps", "dopr")),
+        "curriculum": draw.choice(("off", "mopps")),
         "curriculum_window": draw.choice((64, 4096)),
     }
