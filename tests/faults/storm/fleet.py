@@ -17,6 +17,7 @@ from echo_queue.config import toml_text
 from echo_queue.fleet import accounts, controller, opening
 from echo_queue.fleet.drivers import LocalDriver
 from echo_queue.fleet.drivers.local import Launch
+from echo_queue.launch.file_lock import is_locked
 from tests.faults.history import machines
 from tests.faults.history.machines import Caps
 from tests.faults.storm.settings import POOLS
@@ -54,13 +55,13 @@ def begin(directory: Path, name: str, pool: str) -> None:
 
 
 def alive(directory: Path) -> Iterator[str]:
-    """Yields the pool of each machine whose process lives."""
+    """Yields the pool of each machine whose process lives. The number of one that is gone may be another's by now."""
     from tests.faults.storm.forked_roles import process_of
 
     for lock in (directory / "run" / "fleet").glob("*/*/lock"):
         pool, number = lock.parts[-3], lock.read_text().strip()
         process = process_of(int(number)) if number else None
-        if process and process.name == pool and process.state not in "ZX":
+        if is_locked(lock) and process and process.name == pool and process.state not in "ZX":
             yield pool
 
 

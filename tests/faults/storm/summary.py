@@ -20,11 +20,12 @@ FORESEEN = (
     r"celery: billiard\.exceptions\.WorkerLostError: ",
     r"celery: billiard\.einfo\.ExceptionWithTraceback: ",
     r"celery: redis\.exceptions\.NoScriptError: No matching script",
+    r"celery: redis\.exceptions\.ConnectionError: Error (111 connecting to|while reading from) ",
     r"celery: echo_queue\.errors\.ServiceError: .*: no answer (for|within) ",
 )
 """Lines that Celery logs: its pool, when one of its processes is killed; its consumer, which then ends, when Redis dies
-after it has learnt a lock's script and before that is called; a task, when a service was away beyond its deadline (its
-message comes again)."""
+after it has learnt a lock's script and before that is called, or again while it closes what it had open there; a task,
+when a service was away beyond its deadline (its message comes again)."""
 LONG_S, KILLS_PER_S, FEWEST_KILLS_PER_S = 300.0, 1_000 / 600, 0.5
 """A storm of this length kills so often; a short one, on a machine that may be busy, at least so often."""
 MANY_REWINDS, MANY_NOTICES = 8, 60
