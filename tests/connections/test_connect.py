@@ -13,10 +13,10 @@ from echo_queue.connections.endpoints import resolve
 from echo_queue.connections.redis_errors import explain, may_pass
 from echo_queue.connections.secrets import external_redis_password, external_store_keys
 from echo_queue.errors import ServiceError
-from echo_queue.launch.server_process import port_for
 from echo_queue.services.inspection import inspect
 from echo_queue.services.redis_server import RedisServer, User, find_program
 from echo_queue.services.s3_server import S3Server
+from tests.servers.ports import free_port
 from tests.servers.s3 import BUCKET, KEYS, Server
 
 Configure = Callable[..., Config]
@@ -152,7 +152,7 @@ def authority(tmp_path: Path) -> Path:
 @pytest.fixture
 def tls_port(authority: Path) -> Iterator[int]:
     """The port of a server that speaks TLS only, with that certificate; skips where it was built without TLS."""
-    port = port_for(authority / "nothing")
+    port = free_port()
     files = ["--tls-cert-file", str(authority / "cert.pem"), "--tls-key-file", str(authority / "key.pem")]
     options = ["--tls-port", str(port), *files, "--tls-ca-cert-file", str(authority / "cert.pem")]
     server = RedisServer(authority / "tls", None, (), [*options, "--tls-auth-clients", "no"])
@@ -178,7 +178,7 @@ def test_rediss_trusts_only_the_named_authority(configure: Configure, tls_port: 
 def test_sentinel_leads_to_the_master(configure: Configure, tmp_path: Path) -> None:
     master = RedisServer(tmp_path / "master")
     master.start()
-    port = port_for(tmp_path / "nothing")
+    port = free_port()
     conf = tmp_path / "sentinel.conf"
     conf.write_text(f"port {port}\nbind 127.0.0.1\nsentinel monitor mine 127.0.0.1 {master.port} 1\n")
     program = find_program(None)

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from tests.engines.models import LONGEST
+from tests.servers.ports import free_port
 from tests.waiting import wait_until
 
 START_S = 180.0
@@ -43,8 +43,7 @@ class VllmServer:
         flags: Sequence[str] = ("--enable-scale-out", *PLAIN),
         **environment: str,
     ) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port = free.getsockname()[1]
+        self._port = free_port()
         self.url = f"http://127.0.0.1:{self._port}"
         pairs = [word for pair in settings.items() for word in pair]
         self._command = [

@@ -2,7 +2,6 @@
 
 import importlib.util
 import resource
-import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,6 +21,7 @@ from tests.engines.asking import ask, finish, prompt, step_until
 from tests.engines.conftest import BASE, MAX_PROMPT, Opener
 from tests.engines.models import LONGEST, open_model, parameters, save_model
 from tests.engines.serving import FITTING, PLAIN, Servers, VllmServer
+from tests.servers.ports import free_port
 from workers.engines import Engine, Sampling
 from workers.engines.http.checkpoint_files import CheckpointFiles
 from workers.engines.http.engine import HttpEngine
@@ -224,8 +224,7 @@ def test_what_is_no_vllm_server_is_refused_at_once(endless: Path, tmp_path: Path
 
 
 def test_a_server_that_does_not_answer_is_waited_for_and_then_refused(endless: Path, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with pytest.raises(ConfigError, match=r"rollout\.http\.url: .*not fixed within 1 s"):
         open_at(f"http://127.0.0.1:{port}", endless, tmp_path, deadline_s=1.0)
 

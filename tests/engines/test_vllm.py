@@ -17,6 +17,7 @@ from tests.engines import reference
 from tests.engines.asking import ask, assert_same, finish, prompt, run, step_until
 from tests.engines.conftest import Opener
 from tests.engines.models import LONGEST, VOCABULARY, open_model, save_model
+from tests.servers.ports import free_port
 from workers.engines import SampleKey
 from workers.engines.vllm.layout import views
 from workers.engines.vllm.metrics import NEIGHBOURS
@@ -59,7 +60,7 @@ def test_prompts_that_are_too_much_for_one_step_are_read_in_parts(opener: Opener
 
 @ON_VLLM
 def test_metrics_are_served_by_their_vllm_names_beside_a_neighbour(opener: Opener, endless: Path) -> None:
-    with socket.create_server(("", 0)) as neighbour:
+    with socket.create_server(("", free_port())) as neighbour:
         first = neighbour.getsockname()[1]
         engine = opener(endless, metrics_port=first)
         run(engine, ask("a", prompt(6, 1), 12, samples=5))

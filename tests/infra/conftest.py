@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from echo_queue.launch.server_process import port_for
 from tests.infra.machine import Machine
 from tests.infra.rendered import Rendered, render
+from tests.servers.ports import free_port
 from tests.workers.preemption.servers import Ec2, serving
 
 Make = Callable[[str], Machine]
@@ -35,7 +35,7 @@ def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def make_machine(rendered: Rendered, metadata: Ec2, secrets: Path, tmp_path_factory: pytest.TempPathFactory) -> Make:
     """Makes machines that have not booted yet. Redis listens on a free port."""
-    port = str(port_for(tmp_path_factory.mktemp("port")))
+    port = str(free_port())
     (secrets / "groups").write_text(rendered.groups_file)
 
     def make(name: str) -> Machine:

@@ -12,11 +12,11 @@ import pytest
 from echo_queue.config import Config, toml_text
 from echo_queue.config.loading import load
 from echo_queue.connections.secrets import ROLES
-from echo_queue.launch.server_process import port_for
 from echo_queue.services.redis_server import RedisServer
 from echo_queue.services.s3_server import S3Server
 from echo_queue.services.serving import users
 from echo_queue.storage.object_store import ObjectStore
+from tests.servers.ports import free_port
 from tests.servers.s3 import BUCKET, KEYS
 from tests.servers.tls import certify, tls_words
 
@@ -72,7 +72,7 @@ def inviting_run(folder: Path) -> Iterator[InvitingRun]:
     if program is None or shutil.which("openssl") is None:
         pytest.skip("no redis-server with TLS, or no openssl, on the path: `apt-get install redis-server openssl`")
     certify(folder)
-    port = port_for(folder / "nothing")
+    port = free_port()
     known = users(RUN, {role: VARIABLES[f"ECHO_QUEUE_{role.upper()}_REDIS_PASSWORD"] for role in ROLES})
     redis = RedisServer(folder / "redis", Path(program), known, tls_words(folder, port))
     store = S3Server(folder / "s3", KEYS)

@@ -14,7 +14,6 @@ import pytest
 from echo_queue.cli.redis_cli import monitor_line
 from echo_queue.connections.endpoints import CELERY_PREFIX
 from echo_queue.connections.secrets import ROLES
-from echo_queue.launch.server_process import port_for
 from echo_queue.queue import acl, library
 from echo_queue.services.redis_server import RedisServer, User
 from tests.pipeline.supervised_run import (
@@ -23,6 +22,7 @@ from tests.pipeline.supervised_run import (
     assert_each_group_is_of_one_version,
     assert_every_prompt_was_trained_once,
 )
+from tests.servers.ports import free_port
 from tests.servers.tls import certify, tls_words
 
 RUN, PASSWORD = "tiny", "secret"
@@ -49,7 +49,7 @@ def external(tmp_path: Path) -> Iterator[ExternalServices]:
     folder = tmp_path / "tls"
     folder.mkdir()
     certify(folder)
-    port = port_for(folder / "nothing")
+    port = free_port()
     users = [
         User(role, PASSWORD, acl.rules(role, RUN, CELERY_PREFIX.format(run=RUN)))
         for role in sorted(ROLES, key="admin".__ne__)

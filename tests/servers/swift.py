@@ -10,8 +10,8 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from echo_queue.launch.server_process import port_for
 from echo_queue.storage.endpoint import StoreEndpoint
+from tests.servers.ports import free_port
 from tests.waiting import wait_until
 
 BIN = Path(sys.executable).parent
@@ -124,8 +124,7 @@ class Swift:
 
     def _configure(self) -> None:
         (self.dir / "devices" / "d1").mkdir(parents=True, exist_ok=True)
-        self._ports = {kind: port_for(self.dir) for kind in (*KINDS, "proxy")}
-        assert len(set(self._ports.values())) == 4, "a free port was given twice"
+        self._ports = {kind: free_port() for kind in (*KINDS, "proxy")}
         words = {"dir": self.dir, "user": pwd.getpwuid(os.getuid()).pw_name}
         for kind in KINDS:
             (self.dir / f"{kind}.conf").write_text(STORAGE.format(kind=kind, port=self._ports[kind], **words))

@@ -16,6 +16,8 @@ from tests.faults.history.checker import Verdict
 from tests.faults.storm.settings import KILLS
 
 DRAIN_S = 60.0
+CELERY = "celery: "
+"""How the lines of Celery's log begin. What its own code raises is no fault of a role; a short storm only lists it."""
 FORESEEN = (
     r"celery: billiard\.exceptions\.WorkerLostError: ",
     r"celery: billiard\.einfo\.ExceptionWithTraceback: ",
@@ -72,7 +74,7 @@ class StormSummary:
 
     def _broken(self) -> list[str]:
         """Returns the faults that a storm of no length may end with."""
-        surprises = [line for line in self.surprises if not foreseen(line)]
+        surprises = self._unforeseen(of_celery=False)
         told = [
             (not self.kills.total(), "nobody was killed"),
             (self.drained_s is None, "the run was not finished after the last kill"),
@@ -81,6 +83,10 @@ class StormSummary:
             (surprises, f"{len(surprises)} kinds of surprise, the first: {surprises[:1]}"),
         ]
         return [what for wrong, what in told if wrong]
+
+    def _unforeseen(self, of_celery: bool) -> list[str]:
+        lines = [line for line in self.surprises if not foreseen(line)]
+        return [line for line in lines if line.startswith(CELERY) == of_celery]
 
     def _lacks(self, snapshots_s: Sequence[float], shown: Mapping[str, int]) -> list[str]:
         """Returns what the storm lacks. `shown`: the result of `met`."""
@@ -96,12 +102,14 @@ class StormSummary:
             if not any(start <= at <= end for at in snapshots_s)
         ]
         late = self.drained_s is not None and self.drained_s > DRAIN_S
+        surprises = self._unforeseen(of_celery=True)
         told = [
             *((not often, f"not once {what}") for what, often in shown.items()),
             (late, f"the run was not finished within {DRAIN_S:.0f} s after the last kill"),
             (self.kills.total() < least, f"{self.kills.total()} kills are fewer than {least}"),
             (spared, f"never killed: {', '.join(spared)}"),
             (unseen, f"no snapshot in {', '.join(unseen)}"),
+            (surprises, f"{len(surprises)} kinds of surprise of Celery's, the first: {surprises[:1]}"),
         ]
         return [what for wrong, what in told if wrong]
 

@@ -64,6 +64,7 @@ def test_a_storm_with_nothing_to_complain_of() -> None:
             replace(SUMMARY, surprises=Counter({"learner" + FORESEEN[1].removeprefix("celery"): 1})),
             "1 kinds of surprise",
         ),
+        (replace(SUMMARY, surprises=Counter({"celery: OSError: boom": 1})), "1 kinds of surprise of Celery's"),
     ],
     ids=lambda word: word if isinstance(word, str) else "",
 )
@@ -87,8 +88,9 @@ def test_a_long_storm_that_met_too_little_shows_too_little() -> None:
         (replace(SHORT, kills=Counter(dict.fromkeys(KILLED, 3))), SNAPSHOTS_S, SHOWN, "27 kills are fewer than 30"),
         (replace(SHORT, kills=KILLED - Counter(redis=200)), SNAPSHOTS_S, SHOWN, "never killed: redis"),
         (SHORT, [], SHOWN, "no snapshot in 0-60 s"),
+        (replace(SHORT, surprises=Counter({"celery: OSError: boom": 1})), SNAPSHOTS_S, SHOWN, "surprise of Celery's"),
     ],
-    ids=["met too little", "drained late", "few kills", "spared", "nobody looked"],
+    ids=["met too little", "drained late", "few kills", "spared", "nobody looked", "Celery"],
 )
 def test_what_a_short_storm_lacks_is_told_and_does_not_fail_it(
     summary: StormSummary, snapshots_s: list[float], shown: dict[str, int], remark: str

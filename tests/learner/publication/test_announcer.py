@@ -1,7 +1,6 @@
 """Announcing delays no upload, keeps the order, and gives a route up where it cannot."""
 
 import logging
-import socket
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +11,7 @@ from echo_queue.weights import Announcement, Part
 from learner.publication.announcer import Announcer
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import QueueHarness
+from tests.servers.ports import free_port
 from tests.waiting import wait_until
 
 WAIT_S = 120.0
@@ -70,9 +70,7 @@ def test_a_learner_that_was_taken_over_announces_nothing(
 
 
 def test_a_redis_that_is_away_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    announcer = Announcer(Clients(redis.Redis(port=port), "run", deadline_s=3.0).learner(1))
+    announcer = Announcer(Clients(redis.Redis(port=free_port()), "run", deadline_s=3.0).learner(1))
     announcer.start()
     with caplog.at_level(logging.INFO):
         for place in range(1000):
