@@ -56,8 +56,7 @@ class LearnerHarness:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for worker in self._workers:
-            worker.close()
+        self.close_workers()
         if self._services:
             self._services.stop()
 
@@ -79,6 +78,10 @@ class LearnerHarness:
         self._workers.append(worker)
         worker.start()
         return worker
+
+    def close_workers(self) -> None:
+        while self._workers:
+            self._workers.pop().close()
 
     def learn(self, config: Config) -> "multiprocessing.process.BaseProcess":
         """Starts a learner in a process of its own."""

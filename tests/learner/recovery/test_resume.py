@@ -140,6 +140,7 @@ def test_a_redis_that_lost_everything_is_told_what_is_trained(harness: LearnerHa
     config = a_run_that_ended(harness)
     store, queue = harness.store(config), harness.queue(config)
     lineage = queue.status().learner.lineage
+    harness.close_workers()  # one that leases before the run's rules are there again ends
     queue.client.delete(*queue.client.keys(queue.keys.prefix + "*"))
     queue.configure(RunRules.of(config))
     newest = manifests(harness, config)[0]
@@ -148,6 +149,7 @@ def test_a_redis_that_lost_everything_is_told_what_is_trained(harness: LearnerHa
         harness.submit(config, PROMPTS, digest="other prompts")
     harness.submit(config, PROMPTS)
     harness.submit(config, 2, "more")
+    harness.work(config)
     train(config, threading.Event())
     audit = queue.audit()
     assert (audit.ok, audit.trained) == (True, PROMPTS + 2)
