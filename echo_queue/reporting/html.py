@@ -118,7 +118,8 @@ def duration(seconds: float) -> str:
 
 
 def _subtitle(config: Config, updates: Sequence[UpdateMetrics]) -> str:
-    facts = [config.prompts.source or config.prompts.set, counted(config.rollout.workers, "rollout worker")]
+    facts = [f"model {config.model.base}", config.prompts.source or config.prompts.set]
+    facts.append(counted(config.rollout.workers, "rollout worker"))
     facts.append(f"S = {config.staleness.s}, κ = {config.staleness.kappa}")
     if updates:
         facts.append(datetime.fromtimestamp(updates[-1].time_s, UTC).strftime("%-d %B %Y, %H:%M UTC"))
@@ -141,7 +142,22 @@ def _plots(config: Config, updates: Sequence[UpdateMetrics], summary: Summary) -
     yield _card("Where every group was", "The sum is the number of submitted groups.", plots.depths(updates))
     yield _card("In flight", "Tasks leased or waiting, and groups ready to train.", plots.in_flight(updates))
     yield _card("Speed", "Trained tokens per second of the learner's time.", plots.speed(updates))
-    yield _card("Policy", "Entropy, distance to the behaviour policy, share of clipped tokens.", plots.policy(updates))
+    yield from _training(updates)
+
+
+def _training(updates: Sequence[UpdateMetrics]) -> Iterator[str]:
+    """Yields the cards that tell whether training goes well: the answers, the gradient and the policy."""
+    from echo_queue.reporting import plots
+
+    cut = [update.truncated_fraction for update in updates]
+    equal = [update.zero_variance_groups / max(update.groups, 1) for update in updates]
+    yield _card("Answer length", "The mean of each update, and the running mean.", plots.lengths(updates))
+    yield _card("Answers cut off", "The share that reached their largest length.", plots.share(updates, cut))
+    yield _card("Loss", "It measures no progress; the reward does.", plots.loss(updates))
+    yield _card("Gradient norm", "Before it is clipped.", plots.grad_norm(updates))
+    yield _card("Equal rewards", "The share of prompts that taught nothing.", plots.share(updates, equal))
+    yield _card("Entropy", "How undecided the policy is.", plots.entropy(updates))
+    yield _card("Off-policy", "How far the samples' policy was from the trained one.", plots.off_policy(updates))
 
 
 def _card(title: str, caption: str, plot: str) -> str:

@@ -86,11 +86,10 @@ def reward(axes: Axes, updates: Sequence[UpdateMetrics], *, by: str) -> None:
         x = np.cumsum([update.samples for update in updates]).astype(float)
         axes.set_xlabel("samples trained")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
-    shown = _shown(updates)
-    axes.plot(x[shown], rewards[shown], "o", color=BLUE, alpha=0.25, markersize=3.5, markeredgewidth=0)
-    axes.plot(x[shown], _running_mean(rewards, max(1, len(rewards) // 20))[shown], color=BLUE, linewidth=2)
+    _trend(axes, x, rewards, BLUE)
     axes.set_ylabel("reward")
-    axes.set_ylim(min(0.0, rewards.min()), max(1.0, rewards.max()) * 1.02)
+    if rewards.min() >= 0 and rewards.max() <= 1:
+        axes.set_ylim(0, 1)
     axes.set_xlim(left=0)
 
 
@@ -199,15 +198,49 @@ def speed(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
 
 
 @plot
-def policy(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
-    """Plots the entropy of the policy, and how far its batches were off-policy."""
+def entropy(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
+    """Plots the entropy of the policy, in nats per token."""
+    _by_version(axes, updates, [update.entropy for update in updates], VIOLET, from_zero=True)
+    axes.set_ylabel("nats per token")
+
+
+@plot
+def off_policy(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
+    """Plots how far the batches were off-policy: the behaviour KL, and the share of the tokens that were clipped."""
     updates = [updates[place] for place in _shown(updates)]
     x = [update.version for update in updates]
-    axes.plot(x, [update.entropy for update in updates], color=VIOLET, linewidth=1.6, label="entropy (nats per token)")
     axes.plot(x, [update.kl_behaviour for update in updates], color=AMBER, linewidth=1.6, label="behaviour KL")
     axes.plot(x, [update.clip_fraction for update in updates], color=BLUE, linewidth=1.6, label="clipped share")
     axes.set_xlabel("version")
     _legend_above(axes)
+
+
+@plot
+def loss(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
+    """Plots the loss of each update and its running mean."""
+    _by_version(axes, updates, [update.loss for update in updates], RED)
+    axes.set_ylabel("loss")
+
+
+@plot
+def grad_norm(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
+    """Plots the norm of each update's gradient, before it is clipped, and its running mean."""
+    _by_version(axes, updates, [update.grad_norm for update in updates], AMBER, from_zero=True)
+    axes.set_ylabel("gradient norm")
+
+
+@plot
+def lengths(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
+    """Plots the mean length of each update's answers and its running mean, in tokens."""
+    _by_version(axes, updates, [update.length_mean for update in updates], GREEN, from_zero=True)
+    axes.set_ylabel("tokens")
+
+
+@plot
+def share(axes: Axes, updates: Sequence[UpdateMetrics], parts: Sequence[float]) -> None:
+    """Plots a share of each update, 0 … 1, and its running mean. The axis ends where the shares do."""
+    _by_version(axes, updates, parts, AMBER, from_zero=True)
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
 
 
 @functools.partial(plot, size=WIDE)
@@ -236,11 +269,33 @@ def standalone(picture: str) -> str:
     return picture.replace(">", f"><style>{colours}</style>", 1)
 
 
-def _shown(updates: Sequence[UpdateMetrics]) -> Places:
+def _shown(updates: Sequence[UpdateMetrics] | Floats) -> Places:
     """Returns the places of the updates that are drawn: the first, the last, and at most `MOST_POINTS` in all."""
     count = len(updates)
     places: Places = np.unique(np.linspace(0, count - 1, min(count, MOST_POINTS)).round().astype(np.int64))
     return places
+
+
+def _by_version(
+    axes: Axes, updates: Sequence[UpdateMetrics], values: Sequence[float], colour: str, *, from_zero: bool = False
+) -> None:
+    """Plots the value of each update and their running mean against the version that the update made.
+
+    `from_zero`: the values are never negative, and the axis begins at 0.
+    """
+    _trend(axes, np.array([update.version for update in updates], dtype=float), np.array(values), colour)
+    axes.set_xlabel("version")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if from_zero:
+        axes.set_ylim(0, 1.1 * max(values) or 1)
+
+
+def _trend(axes: Axes, x: Floats, values: Floats, colour: str) -> None:
+    """Plots the value of each update as a dot, and their running mean as a line."""
+    shown = _shown(values)
+    means = _running_mean(values, max(1, len(values) // 20))
+    axes.plot(x[shown], values[shown], "o", color=colour, alpha=0.25, markersize=3.5, markeredgewidth=0)
+    axes.plot(x[shown], means[shown], color=colour, linewidth=2)
 
 
 def _legend_above(axes: Axes) -> None:

@@ -30,7 +30,7 @@ def test_a_run_from_nothing_ends_with_a_model_and_a_report(tmp_path: Path) -> No
         assert_tokens_are_no_older_than_their_groups(run)
         directory = run.config.run.dir
         assert [update.version for update in run.updates()] == list(range(1, UPDATES + 1))
-        assert (directory / "report.html").read_text().count("<svg") == 8
+        assert (directory / "report.html").read_text().count("<svg") == 14
         _tells_its_end(run)
         _generates(directory / "model")
 

@@ -1,4 +1,5 @@
 import re
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from matplotlib.figure import Figure
 from echo_queue.config import Config
 from echo_queue.reporting import html, plots
 from tests.synthetic import START_S, update
+
+PICTURES = 14
 
 
 def config(directory: Path) -> Config:
@@ -54,7 +57,7 @@ def test_a_report_needs_nothing_else_and_its_pictures_do_not_mix(report: str) ->
     assert page.loaded == []
     assert len(page.ids) == len(set(page.ids))
     assert set(page.references) <= set(page.ids)
-    assert report.count("<svg") == 8
+    assert report.count("<svg") == PICTURES
 
 
 def test_every_colour_of_a_picture_is_the_pages(report: str) -> None:
@@ -71,9 +74,53 @@ def test_a_report_can_be_read_on_a_narrow_screen(report: str) -> None:
     (subtitle,) = re.findall(r"</h1><p>(.*?)</p>", report)
     assert "\u00a0· " in subtitle and " · " not in subtitle, "a line would begin with the dot"
     widths = [float(width) for width in re.findall(r'<svg [^>]*viewBox="0 0 ([\d.]+) ', report)]
-    assert len(widths) == 8
+    assert len(widths) == PICTURES
     shown, text = 390 - 2 * (12 + 10 + 1), plots.STYLE["font.size"]
     assert all(text * shown / width > 9.5 for width in widths), "CSS pixels of the text"
+
+
+def test_a_report_names_the_model_and_shows_answers_and_gradients(report: str) -> None:
+    assert "</h1><p>model init\u00a0· " in report
+    for title in ("Answer length", "Answers cut off", "Loss", "Gradient norm", "Equal rewards"):
+        assert f"<h2>{title}</h2>" in report
+
+
+def spans(monkeypatch: pytest.MonkeyPatch, draw: Callable[[], str]) -> tuple[float, float]:
+    """Returns from where to where the y-axis of a picture goes."""
+    found = list[tuple[float, float]]()
+    svg = plots._svg
+
+    def noted(figure: Figure) -> str:
+        found.append(figure.axes[0].get_ylim())
+        return svg(figure)
+
+    monkeypatch.setattr(plots, "_svg", noted)
+    draw()
+    return found[0]
+
+
+@pytest.mark.parametrize("by", ["time", "samples"])
+def test_rewards_between_0_and_1_are_shown_on_the_whole_of_that_axis(monkeypatch: pytest.MonkeyPatch, by: str) -> None:
+    updates = [update(version, reward_mean=0.01 * version) for version in (1, 2, 3)]
+    assert spans(monkeypatch, lambda: plots.reward(updates, by=by)) == (0, 1)
+
+
+@pytest.mark.parametrize("rewards", [(-0.09, -0.08, -0.07), (200.0, 230.0, 260.0), (-3.0, 0.5, 1.0)])
+def test_an_axis_of_other_rewards_ends_where_they_do(
+    monkeypatch: pytest.MonkeyPatch, rewards: tuple[float, ...]
+) -> None:
+    updates = [update(version, reward_mean=reward) for version, reward in enumerate(rewards, start=1)]
+    low, high = spans(monkeypatch, lambda: plots.reward(updates, by="time"))
+    room = 0.1 * (max(rewards) - min(rewards))
+    assert min(rewards) - room <= low < min(rewards) and max(rewards) < high <= max(rewards) + room
+
+
+@pytest.mark.parametrize(("parts", "end"), [([0.0, 0.0], 1.0), ([0.01, 0.02], 0.022)])
+def test_a_share_that_was_always_0_does_not_look_like_one_that_grew(
+    monkeypatch: pytest.MonkeyPatch, parts: list[float], end: float
+) -> None:
+    updates = [update(1), update(2)]
+    assert spans(monkeypatch, lambda: plots.share(updates, parts)) == (0, pytest.approx(end))
 
 
 def test_the_labels_of_both_axes_at_the_origin_do_not_touch() -> None:
@@ -111,7 +158,7 @@ def test_the_time_of_a_learner_that_was_down_is_nobodys(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_one_update_is_enough_for_every_picture(tmp_path: Path) -> None:
-    assert html.build(config(tmp_path), [update(1)], scores={}).count("<svg") == 8
+    assert html.build(config(tmp_path), [update(1)], scores={}).count("<svg") == PICTURES
 
 
 def test_held_out_scores_are_shown_where_they_were_measured(report: str) -> None:
@@ -124,5 +171,11 @@ def test_a_picture_of_a_long_run_is_no_larger_than_one_of_a_short_run(monkeypatc
     updates = [update(version) for version in range(1, 401)]
     short, long = (len(plots.reward(some, by="samples")) for some in (updates[:20], updates))
     assert long < 1.2 * short
-    drawn = [plots.depths(updates), plots.in_flight(updates), plots.speed(updates), plots.policy(updates)]
+    drawn = [
+        plots.depths(updates),
+        plots.in_flight(updates),
+        plots.speed(updates),
+        plots.off_policy(updates),
+        plots.loss(updates),
+    ]
     assert all("<svg" in picture for picture in drawn)
