@@ -141,7 +141,8 @@ class TrainingLoop:
         """Returns this rank's share of the version."""
         policy, part_bytes = self.policy, self.config.weights.part_bytes
         with self.team.together(f"share version {order.version.number} out"):
-            return Snapshot.now(order.version, take_share(policy.published(), policy.dtype, self.team, part_bytes))
+            share = take_share(policy.published(), policy.dtype, self.team, part_bytes, on_host=policy.offload)
+            return Snapshot.now(order.version, share)
 
     def _whole_weights(self, order: Order) -> Mapping[str, Tensor]:
         """Returns rank 0 a copy of the weights; the others have none."""

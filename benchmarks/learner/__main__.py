@@ -44,6 +44,7 @@ def main() -> int:
     team = join(_config(MIXES[kind][0], options, options.micro_tokens[0]), place, where, threading.Event())
     how = f"{options.activation_checkpointing} activation checkpointing"
     how += ", deterministic" if options.deterministic else ""
+    how += ", offloaded" if options.offload else ""
     if team.first:
         print(f"torch {torch.__version__}, {team.size} x {name_of(where)}, {how}", flush=True)
     rows: list[Row] = []
@@ -72,6 +73,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--activation-checkpointing", choices=("none", "selective", "full"), default="full")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--deterministic", action="store_true", help="with learner.deterministic")
+    parser.add_argument("--offload", action="store_true", help="with learner.offload")
     options = parser.parse_args()
     known = SHAPES["fake" if options.fake else "real"]
     if unknown := set(options.shapes or ()) - set(known):
@@ -91,6 +93,7 @@ def _config(mix: Mix, options: argparse.Namespace, micro_tokens: int, rank: int 
         "activation_checkpointing": options.activation_checkpointing,
         "compile": options.compile,
         "deterministic": options.deterministic,
+        "offload": options.offload,
         "ranks": options.ranks,
         "lr": 1e-6,
     }

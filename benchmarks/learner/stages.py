@@ -61,7 +61,8 @@ class Stages:
 
 
 def _snapshot(policy: Policy) -> Share:
-    return take_share(policy.published(), policy.dtype, policy.team, Weights().part_bytes)
+    part_bytes = Weights().part_bytes
+    return take_share(policy.published(), policy.dtype, policy.team, part_bytes, on_host=policy.offload)
 
 
 def measured(trainer: Ours) -> Stages:

@@ -78,6 +78,9 @@ def _learner_rows(config: Config, memory: LearnerMemory) -> Iterator[Row]:
     if memory.head_gradient:
         yield "head's gradient", _bytes(memory.head_gradient), "while its pieces are added up"
     yield "peak", _bytes(memory.peak), f"{_bytes(memory.checkpointed_peak)} with checkpointing"
+    if memory.host:
+        offloaded = ", and what is offloaded" if config.learner.offload else ""
+        yield "host memory", _bytes(memory.host), f"the newest version, the checkpoint's copy{offloaded}"
 
 
 def _worker_rows(config: Config, worker: WorkerMemory) -> Iterator[Row]:
@@ -127,6 +130,9 @@ def sentences(config: Config, found: RunEstimate) -> Iterator[str]:
             yield f"The learner fits: {_bytes(peak)} of {room}."
         elif learner.checkpointed_peak <= found.device.memory:
             yield f"The learner fits {room} only with activation checkpointing: {_bytes(learner.checkpointed_peak)}."
+        elif (offloaded := learner.offloaded.checkpointed_peak) <= found.device.memory:
+            how = "learner.offload and activation checkpointing"
+            yield f"The learner fits {room} only with {how}: {_bytes(offloaded)}."
         else:
             yield f"The learner does not fit: {_bytes(learner.checkpointed_peak)} at least, of {room}."
     kept = "keeps up" if lag.publications_keep_up else "does not keep up, so some updates will not be published"

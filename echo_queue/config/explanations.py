@@ -50,6 +50,7 @@ NAMES_ELSEWHERE = {
     "model_name_or_path": "model.base",
     "num_generations": "rollout.group_size",
     "num_train_epochs": "prompts.epochs",
+    "offload_optimizer": "learner.offload",
     "reward_funcs": "environment.function",
     "steps_per_generation": "learner.mini_batches",
     "warmup_steps": "learner.warmup_updates",

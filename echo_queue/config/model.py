@@ -441,6 +441,9 @@ class Learner(Section):
     """Saves memory: each layer computes results of its forward pass again for the gradient instead of keeping them.
     `full` does so for all results, `selective` for all but those of matrix products and attention, `none` for no
     result."""
+    offload: bool = False
+    """Keeps in host memory what a GPU has no room for: the optimizer's two moments, 8 bytes a parameter, which each
+    step takes to the GPU and back, and the copy of the weights that is being published. It changes no result."""
     compile: bool = False
     """Compiles each layer with `torch.compile`; the first updates take minutes longer."""
     deterministic: bool = False

@@ -5,7 +5,7 @@ pass of `learner.model.scorer`, without kernels that fuse anything: `tests/estim
 them and gets the same number of bytes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from echo_queue.config import Config
@@ -19,6 +19,8 @@ LOGITS_AT_ONCE = {"cpu": 1 << 24, "cuda": 1 << 28}
 """`learner.model.scorer.LOGITS_AT_ONCE`, which this package must not import."""
 MERGED_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 24}
 """`echo_queue.weights.lora.BLOCK_ELEMENTS`, which this package must not import."""
+MOMENTS_AT_ONCE = 1 << 26
+"""`learner.model.optimizer.AT_ONCE`, which this package must not import."""
 LOGIT_COPIES = 3
 """Copies of the logits at the peak of the head's backward pass: log softmax, its gradient, and the logits' gradient."""
 
@@ -81,6 +83,8 @@ class LearnerMemory:
     replaced: int
     """With the anchor `old`, a copy of the published form, which an optimizer step is compared with. No activations
     are there then."""
+    host: int
+    """Beside a GPU: the host memory of the newest version, of the checkpoint's copy, and of what is offloaded."""
 
     @property
     def state(self) -> int:
@@ -91,6 +95,13 @@ class LearnerMemory:
     def copies(self) -> int:
         """The copies that are published and saved beside training."""
         return self.snapshot + self.newest + self.checkpoint
+
+    @property
+    def offloaded(self) -> "LearnerMemory":
+        """The same GPU with `learner.offload`."""
+        moments = min(self.moments, 2 * FLOAT32 * MOMENTS_AT_ONCE)
+        host = self.host + self.moments - moments + self.snapshot
+        return replace(self, moments=moments, snapshot=0, host=host)
 
     @property
     def peak(self) -> int:
@@ -119,7 +130,8 @@ def learner_memory(
     batch, lora = micro_batch_shape(config), lora_shape(config.model.lora, shape)
     share = -(-trained_parameters(config.model.lora, shape) // devices)
     kept_versions = config.staleness.s if config.learner.needs_old else 0
-    return LearnerMemory(
+    newest, checkpoint = width * share, 3 * FLOAT32 * share
+    found = LearnerMemory(
         base=width * whole if lora else 0,
         masters=FLOAT32 * share,
         moments=2 * FLOAT32 * share,
@@ -128,14 +140,16 @@ def learner_memory(
         reference=width * whole if config.learner.kl and not lora else 0,
         past=round(kept_versions * share * _replaced_bytes(width, change, lora)),
         snapshot=width * share,
-        newest=width * share if kind == "cpu" else 0,
-        checkpoint=3 * FLOAT32 * share if kind == "cpu" else 0,
+        newest=newest if kind == "cpu" else 0,
+        checkpoint=checkpoint if kind == "cpu" else 0,
         activations=activations(shape, batch, width, kind, lora=lora),
         checkpointed_activations=activations(shape, batch, width, kind, lora=lora, checkpointed=True),
         logits=logits(shape, batch, width, kind),
         head_gradient=0 if lora else (FLOAT32 + width) * shape.embedding,
         replaced=width * share if kept_versions else 0,
+        host=newest + checkpoint if kind == "cuda" else 0,
     )
+    return found.offloaded if config.learner.offload and kind == "cuda" else found
 
 
 def _replaced_bytes(width: int, change: float, lora: LoraShape | None) -> float:

@@ -86,6 +86,11 @@ class Share:
             name: tensor.detach().to(kind if tensor.is_floating_point() else tensor.dtype, copy=True).contiguous()
             for name, tensor in distinct.items()
         }
+        return cls.of_copies(copies, aliases, part_bytes)
+
+    @classmethod
+    def of_copies(cls, copies: "Mapping[str, Tensor]", aliases: Mapping[str, str], part_bytes: int) -> Self:
+        """Takes over all of `copies`, each contiguous and in the type in which it is published."""
         layout = Layout.of(copies, aliases, part_bytes)
         flats = {name: flat(copy) for name, copy in copies.items()}
         return cls(layout, {

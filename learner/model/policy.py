@@ -27,13 +27,14 @@ from learner.model.attention import packing_for
 from learner.model.head import Scored
 from learner.model.lora.adapters import Adapters
 from learner.model.lora.frozen_base import ADAPTER_FOLDER, FrozenBase
+from learner.model.optimizer import MOMENTS, HostOptimizer, Optimizer
 from learner.model.scorer import Scorer
 from learner.model.sharding import first_row, local, materialise, rounded_type, shard, whole
 from learner.model.weight_files import open_to_readers
 from learner.ranks.team import Team
 from learner.recovery.state_files import Piece
 
-MASTER, MOMENTS, RNG = "master/", ("step", "exp_avg", "exp_avg_sq"), "rng"
+MASTER, RNG = "master/", "rng"
 
 
 class Policy:
@@ -69,15 +70,9 @@ class Policy:
         if model.device.type == "meta":
             materialise(self._scorer, self.device)
         self.masters = dict(model.named_parameters()) if adapters is None else adapters.parameters(model)
-        self.optimizer = torch.optim.AdamW(
-            [
-                {"params": [p for p in self.masters.values() if p.ndim >= 2], "weight_decay": settings.weight_decay},
-                {"params": [p for p in self.masters.values() if p.ndim < 2], "weight_decay": 0.0},
-            ],
-            lr=settings.lr,
-            betas=settings.betas,
-            fused=True,
-        )
+        self.offload = settings.offload
+        kind = HostOptimizer if self.offload else Optimizer
+        self.optimizer = kind(list(self.masters.values()), settings)
         self._clip = settings.grad_clip
 
     @property
@@ -167,7 +162,7 @@ class Policy:
 
     def pieces(self) -> list[Piece]:
         """Returns this rank's rows of masters and moments; rank 0 adds what is not cut into rows."""
-        pieces = [_piece(name, tensor) for name, tensor in self._state() if self.team.first or tensor.ndim]
+        pieces = [piece for piece in self._state() if self.team.first or piece.shape]
         more = [_piece(RNG, torch.get_rng_state())] if self.team.first else []
         if self.team.first and self.frozen_base is not None:
             more.append(_piece(DESCRIPTION, self.frozen_base.description.tensor()))
@@ -181,11 +176,11 @@ class Policy:
         the state belongs to another model.
         """
         self._check(stored, read)
-        for name, master in self.masters.items():
-            kept = [moment for moment in MOMENTS if f"{moment}/{name}" in stored]
-            self.optimizer.state[master] = {moment: _room(moment, master) for moment in kept}
+        self.optimizer.state.clear()
+        stepped = [name for name in self.masters if all(f"{moment}/{name}" in stored for moment in MOMENTS)]
+        self.optimizer.make_room([self.masters[name] for name in stepped])
         rng = torch.get_rng_state()
-        pieces = [_piece(name, tensor) for name, tensor in [*self._state(), (RNG, rng)]]
+        pieces = [*self._state(), _piece(RNG, rng)]
         read([piece for piece in pieces if piece.rows])
         torch.set_rng_state(rng)
 
@@ -211,21 +206,16 @@ class Policy:
             fix = "give this run another name, or the old base model" + (" and [model.lora]" if adapted else "")
             raise ConfigError(Problem(where, what, fix))
 
-    def _state(self) -> Iterator[tuple[str, Tensor]]:
-        """Yields masters and moments by the names that they have in a checkpoint."""
+    def _state(self) -> Iterator[Piece]:
+        """Yields this rank's rows of masters and moments, by the names that they have in a checkpoint."""
         for name, master in self.masters.items():
-            yield MASTER + name, master.detach()
+            yield _piece(MASTER + name, master.detach())
         for name, master in self.masters.items():
             for moment, tensor in self.optimizer.state[master].items():
-                yield f"{moment}/{name}", tensor
+                key, rows = f"{moment}/{name}", local(tensor)
+                yield Piece(key, tuple(master.shape), first_row(master), rows) if rows.ndim else _piece(key, tensor)
 
 
 def _piece(name: str, tensor: Tensor) -> Piece:
     """Returns this rank's rows of a tensor, or all of one that is not sharded."""
     return Piece(name, tuple(tensor.shape), first_row(tensor), local(tensor))
-
-
-def _room(moment: str, master: Tensor) -> Tensor:
-    """Returns memory for one of the optimizer's tensors: one number for "step", else placed as the master is."""
-    scalar = moment == "step"
-    return torch.zeros((), dtype=torch.float32, device=master.device) if scalar else torch.zeros_like(master)

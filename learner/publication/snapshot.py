@@ -4,7 +4,8 @@ No rank ever holds more than its own share, one part more, and its own rows of a
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor, distributed
@@ -15,16 +16,24 @@ from echo_queue.weights.delta.stretches import Stretch
 from echo_queue.weights.layout import Layout, Share
 from learner.model.sharding import local, rounded_type
 from learner.ranks.team import Team
+from learner.recovery.slabs import rooms_for
+
+K = TypeVar("K", bound=Hashable)
 
 
 @torch.no_grad()
-def take_share(weights: Mapping[str, Tensor], dtype: torch.dtype, team: Team, part_bytes: int) -> Share:
-    """Returns this rank's share of a copy of `weights` in `dtype`, on their device. All ranks call it together.
+def take_share(
+    weights: Mapping[str, Tensor], dtype: torch.dtype, team: Team, part_bytes: int, *, on_host: bool = False
+) -> Share:
+    """Returns this rank's share of a copy of `weights` in `dtype`, on their device or `on_host`, then complete.
 
-    `weights`: sharded by rows over all ranks, or whole on each of them; each tensor once.
+    `weights`: sharded by rows over all ranks, or whole on each of them; each tensor once. All ranks call it together.
     """
     if team.size == 1:
-        whole = {name: local(weight) for name, weight in weights.items()}
+        whole = {name: local(weight).detach() for name, weight in weights.items()}
+        if on_host:
+            types = {name: rounded_type(weight, dtype) for name, weight in whole.items()}
+            return Share.of_copies(copied_to_host(whole, types), {}, part_bytes)
         return Share.whole(whole, str(dtype).removeprefix("torch."), part_bytes)
     types = {name: rounded_type(weight, dtype) for name, weight in weights.items()}
     shapes = {name: torch.empty(one.shape, dtype=types[name], device="meta") for name, one in weights.items()}
@@ -32,8 +41,25 @@ def take_share(weights: Mapping[str, Tensor], dtype: torch.dtype, team: Team, pa
     exchange = _Exchange(weights, types, team)
     share: dict[Stretch, Tensor] = {}
     for first in range(0, len(layout.parts), team.size):
-        share |= exchange.part(layout.parts[first : first + team.size])
+        mine = exchange.part(layout.parts[first : first + team.size])
+        share |= copied_to_host(mine) if on_host else mine
     return Share(layout, share, team.rank, team.size)
+
+
+def copied_to_host(tensors: Mapping[K, Tensor], types: Mapping[K, torch.dtype] | None = None) -> dict[K, Tensor]:
+    """Returns copies in host memory, in other `types` if they are given; pinned, which torch keeps for the next ones.
+
+    A GPU has one tensor more at a time.
+    """
+    kinds = types or {key: tensor.dtype for key, tensor in tensors.items()}
+    alike = [torch.empty(tensor.shape, dtype=kinds[key], device="meta") for key, tensor in tensors.items()]
+    gpus = {tensor.device for tensor in tensors.values() if tensor.is_cuda}
+    copies = dict(zip(tensors, rooms_for(alike, pinned=bool(gpus)), strict=True))
+    for key, tensor in tensors.items():
+        copies[key].copy_(tensor.to(kinds[key]), non_blocking=True)
+    for gpu in gpus:
+        torch.cuda.current_stream(gpu).synchronize()
+    return copies
 
 
 class _Exchange:

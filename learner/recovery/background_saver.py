@@ -164,7 +164,9 @@ class BackgroundSaver:
         known = {(piece.name, piece.first): piece for piece in pieces}
         self._copies = {key: room for key, room in self._copies.items() if key in known and _fits(room, known[key])}
         missing = [key for key in known if key not in self._copies]
-        self._copies |= zip(missing, rooms_for([known[key].tensor for key in missing]), strict=True)
+        pinned = any(piece.tensor.is_cuda for piece in pieces)
+        rooms = rooms_for([known[key].tensor for key in missing], pinned=pinned)
+        self._copies |= zip(missing, rooms, strict=True)
         copies = tuple(replace(piece, tensor=self._copies[piece.name, piece.first]) for piece in pieces)
         for piece, copy in zip(pieces, copies, strict=True):
             copy.tensor.copy_(piece.tensor.detach(), non_blocking=True)

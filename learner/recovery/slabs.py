@@ -40,10 +40,12 @@ def plan(sizes: Sequence[int]) -> Plan:
     return Plan([_power_of_two(taken) for taken in used], [places[number] for number in range(len(sizes))])
 
 
-def rooms_for(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Returns host memory for a copy of each tensor, pinned if any of them is on a GPU."""
+def rooms_for(tensors: Sequence[Tensor], *, pinned: bool) -> list[Tensor]:
+    """Returns host memory for a copy of each tensor, which may be on the meta device; `pinned`, for copies of a GPU's.
+
+    What is in it is undefined.
+    """
     slabs, places = plan([tensor.nbytes for tensor in tensors])
-    pinned = any(tensor.is_cuda for tensor in tensors)
     memory = [torch.empty(size, dtype=torch.uint8, pin_memory=pinned) for size in slabs]
     return [
         memory[slab][first : first + tensor.nbytes].view(tensor.dtype).view(tensor.shape)

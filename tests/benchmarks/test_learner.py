@@ -65,8 +65,8 @@ def test_all_of_it_runs_with_every_tiny_shape_in_several_micro_batches(shape: st
 
 
 @pytest.mark.proof(kind="ranks", share=0.25)
-def test_two_ranks_share_a_model() -> None:
-    rows = figures("--ranks", "2")
+def test_two_ranks_share_a_model_and_offload() -> None:
+    rows = figures("--ranks", "2", "--offload")
     assert {(row["ranks"], row["way"]) for row in rows} == {(2, "ours")}
 
 

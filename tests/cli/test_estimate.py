@@ -38,8 +38,10 @@ def test_the_table_says_whether_s_holds(tmp_path: Path) -> None:
         assert words in done.stdout
     assert "…" not in done.stdout.replace("… with checkpointing", ""), "nothing is cut off"
     alone = echo_queue(tmp_path, "estimate", "run.toml", *eight_b)
-    assert "The learner does not fit" in alone.stdout
+    assert "only with learner.offload and activation checkpointing" in alone.stdout
     assert "S = 4 holds" in alone.stdout
+    larger = ("--model-config", MODELS / "qwen3-30b-a3b.json", "--device", "h100")
+    assert "The learner does not fit" in echo_queue(tmp_path, "estimate", "run.toml", *larger).stdout
 
 
 @pytest.mark.slow

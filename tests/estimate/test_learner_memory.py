@@ -19,6 +19,7 @@ from echo_queue.estimate.families import FAMILIES
 from echo_queue.estimate.learner_memory import (
     LOGITS_AT_ONCE,
     MERGED_AT_ONCE,
+    MOMENTS_AT_ONCE,
     MicroBatchShape,
     activations,
     layer_activations,
@@ -32,7 +33,7 @@ from echo_queue.weights import delta, lora
 from echo_queue.weights.lora import DESCRIPTION
 from learner.batch.micro_batches import micro_batches
 from learner.batch.prepare import prepare
-from learner.model import scorer
+from learner.model import optimizer, scorer
 from learner.model.attention.rectangles import Rectangles
 from learner.model.loading import load_policy
 from learner.model.loading import prepare as for_scorer
@@ -180,6 +181,7 @@ def test_what_leads_back_to_older_versions_takes_no_more_than_is_reckoned(dtype:
 def test_the_pieces_of_the_logits_are_those_of_the_forward_pass() -> None:
     assert LOGITS_AT_ONCE == scorer.LOGITS_AT_ONCE
     assert MERGED_AT_ONCE == lora.BLOCK_ELEMENTS
+    assert MOMENTS_AT_ONCE == optimizer.AT_ONCE
 
 
 @pytest.mark.parametrize("micro_tokens", [1, 200, 16_384])
@@ -225,6 +227,21 @@ def test_devices_share_the_state() -> None:
     assert one.compute_copy < shape("qwen3-8b").total, "two layers and the head, not the model"
     assert eight.masters == one.masters // 8
     assert eight.state < one.state / 4
+
+
+def test_what_is_offloaded_is_in_host_memory() -> None:
+    """Of Qwen3-8B: 65.5 GB of moments, of which 0.5 GB is on the GPU at a time, and 16.4 GB of a snapshot."""
+    found = {
+        (kind, offload): learner_memory(
+            config(model={"dtype": "bfloat16"}, learner={"offload": offload}), shape("qwen3-8b"), 1, kind
+        )
+        for kind in ("cpu", "cuda")
+        for offload in (False, True)
+    }
+    assert found["cpu", True] == found["cpu", False], "its device is the host"
+    usual, less, total = found["cuda", False], found["cuda", True], shape("qwen3-8b").total
+    assert usual.state - less.state == less.host - usual.host == (8 + 2) * total - 8 * MOMENTS_AT_ONCE
+    assert usual.host == (2 + 12) * total
 
 
 def test_a_reference_model_counts_only_if_there_is_one() -> None:

@@ -95,6 +95,8 @@ CASES = (
         "LoRA, reference": Case(tied=False, learner={"kl": 0.5}, rank=3),
         "LoRA, float32": SINGLE._replace(learner={"kl": 0.5} | AGAIN, rank=3),
         "mini-batches": Case(learner={"mini_batches": 2, "guard": "act"}),
+        "offloaded, mini-batches": Case(learner={"mini_batches": 2, "offload": True}),
+        "LoRA, offloaded": SINGLE._replace(learner={"offload": True}, rank=3),
         "LoRA, mini-batches, decoupled": Case(
             tied=False, learner={"kl": 0.5, "mini_batches": 3, "correction": {"preset": "decoupled-ppo"}}, rank=3
         ),

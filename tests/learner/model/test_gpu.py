@@ -12,11 +12,13 @@ import torch
 
 from echo_queue.config import Learner
 from learner.batch.packing import LayerAttention, Lengths
-from learner.model import device
+from learner.model import device, optimizer
 from learner.model.attention.rectangles import Rectangles
 from learner.model.attention.varlen import VariableLength
 from learner.model.loading import prepare as for_scorer
 from learner.model.policy import Policy
+from learner.model.sharding import local
+from learner.publication.snapshot import take_share
 from learner.ranks.join import leave
 from learner.update import learn
 from tests.learner.model.test_attention import CASES
@@ -62,6 +64,29 @@ def test_an_update_gives_what_it_gives_on_a_cpu(dtype: torch.dtype, kind: str) -
         learned = learn(policy, [group(0), group(1)], 1, settings, 1.0)
         results.append((learned.grad_norm, learned.sums.loss, learned.sums.entropy))
     assert results[1] == pytest.approx(results[0], rel=1e-3 if dtype == torch.float32 else 0.05)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_offloaded_changes_nothing(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same steps from the same gradients, and the same version from a copy in host memory."""
+    monkeypatch.setattr(optimizer, "AT_ONCE", 1_000)
+    states, versions = [], []
+    for settings in (Learner(lr=3e-3), Learner(lr=3e-3, offload=True)):
+        policy = policy_on(GPU, settings, dtype)
+        draw = torch.Generator(GPU).manual_seed(0)
+        for _ in range(3):
+            for master in policy.masters.values():
+                rows = local(master)
+                gradient = torch.randn(rows.shape, generator=draw, device=GPU)
+                master.grad = master.new_empty(master.shape)
+                local(master.grad).copy_(gradient)
+            policy.step(3e-3)
+        states.append(state_of(policy))
+        versions.append(take_share(policy.published(), dtype, policy.team, 1 << 20, on_host=settings.offload))
+    for name, expected in states[0].items():
+        assert torch.equal(states[1][name], expected), name
+    for stretch, row in versions[1].rows.items():
+        assert not row.is_cuda and torch.equal(row, versions[0].rows[stretch].cpu())
 
 
 def test_a_snapshot_on_a_gpu_is_read_beside_the_next_kernels() -> None:

@@ -57,8 +57,8 @@ def config(folder: Path) -> Config:
 class Learner:
     """The weights of a tiny model with tied embeddings and of odd shapes, on all ranks, which publish them."""
 
-    def __init__(self, team: Team, folder: Path, store: ObjectStore) -> None:
-        self.team, self._config = team, config(folder)
+    def __init__(self, team: Team, folder: Path, store: ObjectStore, *, on_host: bool = False) -> None:
+        self.team, self._config, self._on_host = team, config(folder), on_host
         self._policy = Policy(prepare(tiny_model()), self._config.learner, torch.bfloat16, team)
         self._mesh = DeviceMesh.from_group(distributed.group.WORLD, "cpu") if team.size > 1 else None  # type: ignore[arg-type]
         generator = torch.Generator().manual_seed(0)
@@ -88,7 +88,9 @@ class Learner:
     def publish(self, number: int) -> None:
         snapshot = Snapshot.now(
             Version(1, number),
-            take_share(self.weights(), torch.bfloat16, self.team, self._config.weights.part_bytes),
+            take_share(
+                self.weights(), torch.bfloat16, self.team, self._config.weights.part_bytes, on_host=self._on_host
+            ),
         )
         self._shares.append(weakref.ref(snapshot.share))
         if self.team.first:
@@ -124,8 +126,8 @@ class Published(NamedTuple):
     held: int
 
 
-def publish_all(team: Team, folder: Path, endpoint: StoreEndpoint) -> Published:
-    learner = Learner(team, folder, ObjectStore(endpoint, RUN))
+def publish_all(team: Team, folder: Path, endpoint: StoreEndpoint, on_host: bool = False) -> Published:
+    learner = Learner(team, folder, ObjectStore(endpoint, RUN), on_host=on_host)
     for number in range(VERSIONS):
         learner.publish(number)
         learner.drift()
@@ -159,9 +161,12 @@ def test_any_number_of_ranks_stores_the_same_bytes(endpoint: StoreEndpoint, tmp_
     alone = contents(store)
     assert sum(key.endswith("route.json") for key in alone) > 2
     assert len(announced) > 10
-    for size in (2, 3):
+    store.delete(sorted(alone))
+    assert publish_all(Team.alone(), tmp_path, endpoint, on_host=True) == (announced, held)
+    assert contents(store) == alone
+    for size, on_host in ((2, True), (3, False)):
         store.delete(sorted(alone))
-        found = run_ranks(size, publish_all, tmp_path, endpoint)
+        found = run_ranks(size, publish_all, tmp_path, endpoint, on_host)
         assert contents(store) == alone, size
         assert found[0].announced == announced
         assert sum(one.held for one in found) == held, "each byte is held once"

@@ -54,11 +54,8 @@ def test_a_tensor_larger_than_a_slab_shares_one_of_its_own_size() -> None:
     assert plan([SLAB_BYTES + 1, SLAB_BYTES // 2, SLAB_BYTES // 2 - ALIGNMENT]).slabs == [2 * SLAB_BYTES]
 
 
-@pytest.mark.parametrize("on_gpu", [True, False])
-def test_slabs_are_pinned_for_what_is_on_a_gpu(on_gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Stored(torch.Tensor):
-        is_cuda = property(lambda _self: on_gpu)  # type: ignore[assignment]
-
+@pytest.mark.parametrize("pinned", [True, False])
+def test_slabs_are_pinned_if_wanted(pinned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     empty, taken = torch.empty, set()
 
     def take(size: int, *, pin_memory: bool, **options: Any) -> torch.Tensor:
@@ -66,8 +63,8 @@ def test_slabs_are_pinned_for_what_is_on_a_gpu(on_gpu: bool, monkeypatch: pytest
         return empty(size, **options)
 
     monkeypatch.setattr(torch, "empty", take)
-    rooms_for([torch.zeros(3), torch.zeros(5).as_subclass(Stored)])
-    assert taken == {on_gpu}
+    rooms_for([torch.zeros(3), torch.zeros(5)], pinned=pinned)
+    assert taken == {pinned}
 
 
 def test_rooms_have_the_shapes_and_types_of_the_tensors() -> None:
@@ -75,7 +72,7 @@ def test_rooms_have_the_shapes_and_types_of_the_tensors() -> None:
         torch.randn(3, 5), torch.tensor(7.0), torch.arange(5, dtype=torch.uint8), torch.randn(2, 3).bfloat16(),
         torch.arange(4), torch.empty(0, 3),
     ]  # fmt: skip
-    rooms = rooms_for(tensors)
+    rooms = rooms_for(tensors, pinned=False)
     for room, tensor in zip(rooms, tensors, strict=True):
         room.copy_(tensor)
     for room, tensor in zip(rooms, tensors, strict=True):
