@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from rich.console import Console
 
 from echo_queue import config as configuration
-from echo_queue.cli import preflight
+from echo_queue.cli import placement, preflight
 from echo_queue.cli.documents import CheckDocument
 from echo_queue.cli.output import print_json
 from echo_queue.cli.preflight import For
@@ -58,7 +58,8 @@ def examine(path: Path, role: For = For.run) -> Report:
     if of_directory := tuple(_directory_problems(config.run.dir)):
         return Report(config, problems + of_directory)
     services = inspect(config, preflight.ROLES.get(role))
-    return Report(config, problems + services.refusals, services.warnings)
+    shared = tuple(placement.sharing(config)) if role is For.run else ()
+    return Report(config, problems + services.refusals, services.warnings + shared)
 
 
 def _directory_problems(directory: Path) -> Iterator[Problem]:

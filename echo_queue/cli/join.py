@@ -13,7 +13,8 @@ from pathlib import Path
 from rich.console import Console
 
 from echo_queue.cli import preflight
-from echo_queue.cli.joined_workers import placements, work
+from echo_queue.cli.joined_workers import work
+from echo_queue.cli.placement import placements
 from echo_queue.config import Config
 from echo_queue.config.loading import examine, load
 from echo_queue.connections.connect import connect_redis, connect_store
@@ -53,7 +54,8 @@ def join(text: str, folder: Path | None, *, inviter: str, workers: int | None, c
     console.print(f"this machine is invited to run {invitation.run} as {invitation.name}; its folder is {home.path}")
     if not check:
         prefix, devices = workers_prefix(invitation.name, invitation.id), _devices(config)
-        placed = placements(prefix, devices, workers or _usual(devices), config.weights.peer_port)
+        names = [f"{prefix}{number}" for number in range(workers or _usual(devices))]
+        placed = placements(names, devices, config.weights.peer_port)
         work(config, home.config, placed)
 
 

@@ -8,12 +8,12 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
+from echo_queue.cli.placement import ENVIRONMENT, Placement
 from echo_queue.config import Config
 from echo_queue.launch.roles import command
 from echo_queue.launch.signals import ENDING
@@ -21,39 +21,6 @@ from echo_queue.launch.supervisor import POLL_S, Role, Supervisor
 
 GRACE_MARGIN_S = 5.0
 """The time beyond its own grace that a worker has before it is killed."""
-
-ENVIRONMENT = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-"""CUDA numbers GPUs by their speed otherwise, and nvidia-smi, by which they were judged, by their place on the bus."""
-
-
-@dataclass(frozen=True)
-class Placement:
-    """A worker and what it has of the machine. `device`: a GPU, as CUDA_VISIBLE_DEVICES names it; empty: none.
-
-    `port`: that on which it serves its peers; 0: any.
-    """
-
-    name: str
-    device: str = ""
-    port: int = 0
-
-    def variables(self) -> Iterator[str]:
-        """Yields the environment variables that place a worker, as `NAME=value`."""
-        if self.device:
-            yield f"CUDA_VISIBLE_DEVICES={self.device}"
-        if self.port:
-            yield f"ECHO_QUEUE_WEIGHTS__PEER_PORT={self.port}"
-
-
-def placements(prefix: str, devices: Sequence[str], workers: int, first_port: int) -> list[Placement]:
-    """Places `workers` workers, whose names begin with `prefix`, on as many of `devices`, or on CPUs if there are none.
-
-    They serve their peers on ports from `first_port` on, unless it is 0.
-    """
-    return [
-        Placement(f"{prefix}{number}", devices[number] if devices else "", first_port + number if first_port else 0)
-        for number in range(workers)
-    ]
 
 
 def work(config: Config, path: Path, placed: Sequence[Placement], environ: Mapping[str, str] = os.environ) -> None:

@@ -8,6 +8,7 @@ import ast
 import difflib
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -18,6 +19,9 @@ from echo_queue.config import Config
 from echo_queue.config.checks import NAMED
 from echo_queue.errors import EchoQueueError, Problem, UnfitPromptError
 from echo_queue.estimate.model_config import find
+from echo_queue.invitation import machine
+from echo_queue.launch.file_lock import is_locked
+from echo_queue.launch.supervisor import LOCK
 
 if TYPE_CHECKING:
     from echo_queue.connections.secrets import Role
@@ -70,12 +74,22 @@ def problems(config: Config, role: For = For.run) -> Iterator[Problem]:
         function = _function("environment.function", reference)
         if isinstance(function, Problem):
             yield function
+    if role is For.run:
+        yield from _ports(config)
     if role in (For.run, For.learner):
         loss = _function("learner.loss", config.learner.loss)
         if isinstance(loss, Problem):
             yield loss
     if role in (For.run, For.submitter):
         yield from _prompts(config, function if isinstance(function, ast.AST) else None)
+
+
+def _ports(config: Config) -> Iterator[Problem]:
+    """Checks the ports on which a run's workers will serve their peers. A run that goes on has them already."""
+    with suppress(OSError):
+        if is_locked(config.run.dir / LOCK):
+            return
+    yield from machine.peer_port_problems(config, config.rollout.workers)
 
 
 def _prompts(config: Config, function: ast.AST | None) -> Iterator[Problem]:

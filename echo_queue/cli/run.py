@@ -26,6 +26,7 @@ from echo_queue.cli.dead_tasks import revive_all
 from echo_queue.cli.live.screen import Screen
 from echo_queue.cli.live.view import rewards, short
 from echo_queue.cli.live.watcher import RunWatcher, monitor
+from echo_queue.cli.placement import ENVIRONMENT, of_run
 from echo_queue.cli.redis_cli import monitor_line
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
@@ -83,7 +84,7 @@ def run(path: Path) -> int:
     if (end := outcome.read(config)) and end.finished and config.prompts.set in (end.sets or (config.prompts.set,)):
         _print_finished(config, end)
         return DONE
-    environ = {**os.environ, "ECHO_QUEUE_CONFIG": str(path.resolve()), "PYTHONUNBUFFERED": "1"}
+    environ = {**ENVIRONMENT, **os.environ, "ECHO_QUEUE_CONFIG": str(path.resolve()), "PYTHONUNBUFFERED": "1"}
     with Supervisor(config.run.dir, environ, forked_with=FORKED_WITH if _forks(config) else "") as roles:
         outcome.forget(config)
         before = {number: signal.signal(number, roles.interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -131,6 +132,7 @@ class Pipeline:
         self.roles = roles
         self.deadline_s = config.queue.stall_deadline_s + STALL_MARGIN_S
         self._to_start = list(workers(config, path))
+        self._workers = [role.name for role in self._to_start]
         self._submits = self._told = False
 
     def run(self) -> End:
@@ -181,7 +183,7 @@ class Pipeline:
             if config.redis.url == EMBEDDED:
                 screen.redis_cli = ""  # it ends with this command
             screen.phase("finishing")
-            roles.stop(celery(config).name, *(role.name for role in workers(config, self.path)))
+            roles.stop(celery(config).name, *self._workers)
             watcher.refresh()
             screen.refresh()
             return End.of(config)
@@ -280,11 +282,11 @@ def submission(config: Config, path: Path) -> Role:
 
 
 def workers(config: Config, path: Path) -> Iterator[Role]:
-    """Yields the rollout workers, called worker-1, worker-2, …"""
-    for number in range(1, config.rollout.workers + 1):
-        name = f"worker-{number}"
-        program = tuple(command("workers", path, "--name", name))
-        yield Role(name, program, grace_s=config.rollout.grace_s + 5, ends=True, forked=True)
+    """Yields the rollout workers, each on its own GPU where there are enough, and with a port of its own."""
+    for place in of_run(config):
+        variables = tuple(place.variables())
+        program = (*(("env", *variables) if variables else ()), *command("workers", path, "--name", place.name))
+        yield Role(place.name, program, grace_s=config.rollout.grace_s + 5, ends=True, forked=not variables)
 
 
 def learner(path: Path) -> Role:

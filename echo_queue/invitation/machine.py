@@ -80,7 +80,7 @@ def devices(engine: str, found: Sequence[Gpu], cuda: int, environ: Mapping[str, 
     if engine == "http" or not cuda:
         return []
     given = environ.get("CUDA_VISIBLE_DEVICES", ",".join(gpu.index for gpu in found))
-    return [word.strip() for word in given.split(",") if word.strip()]
+    return [word.strip() for word in given.split(",") if word.strip() not in ("", "-1")]
 
 
 def named(found: Sequence[Gpu], devices: Sequence[str]) -> list[Gpu]:
@@ -158,7 +158,11 @@ def peer_port_problems(config: Config, workers: int) -> Iterator[Problem]:
                 probe.bind(("", port))
             except (OSError, OverflowError) as error:
                 fix = "name another one, which is that of the first worker; each further one has the next"
-                yield Problem("weights.peer_port", f"{port} cannot be used here: {error}", fix)
+                yield Problem("weights.peer_port", f"{port} cannot be used here: {_why(error)}", fix)
+
+
+def _why(error: OSError | OverflowError) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
 def peer_warnings(addresses: Sequence[str]) -> Iterator[Problem]:

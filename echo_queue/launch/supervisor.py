@@ -33,6 +33,8 @@ from echo_queue.launch.reap import ending, lives, reap
 # The shell reports itself to the guard and then becomes the role, without the guard's pipe. So the guard knows of a
 # role even if the supervisor is killed between starting the role and reporting it.
 ANNOUNCE = 'echo "$0 $$"; exec "$@" >&2'
+LOCK = "lock"
+"""The file of the run's directory that a supervisor keeps locked while it lives."""
 POLL_S = 0.05
 GONE_S = 30.0
 """The deadline for a killed process to be gone; only one that hangs in the kernel takes longer."""
@@ -386,7 +388,7 @@ def lock(directory: Path, deadline_s: float) -> IO[str]:
 
     Raises `RunningError` at once if the lock's holder lives, after `deadline_s` otherwise.
     """
-    file = (directory / "lock").open("a+")
+    file = (directory / LOCK).open("a+")
     give_up = time.monotonic() + deadline_s
     while True:
         try:

@@ -1,6 +1,7 @@
 """`config check` finds what would end a run here, before any process starts, and names the fix."""
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from echo_queue.cli import preflight
 from echo_queue.cli.preflight import For
 from echo_queue.config.loading import load
 from echo_queue.errors import Problem
+from echo_queue.launch.supervisor import lock
+from tests.servers.ports import free_port
 
 REWARDS = """
 import math
@@ -125,3 +128,15 @@ def test_each_machine_is_asked_for_what_it_does_alone(folder: Path) -> None:
     prompts, function = str(folder / "none.jsonl"), "environment.function"
     asked = {For.run: {prompts, function}, For.worker: {function}, For.learner: set(), For.submitter: {prompts}}
     assert {role: set(problems(folder, ROWS, role, **wrong)) for role in For} == asked
+
+
+def test_a_port_that_is_taken_is_named_unless_this_run_goes_on(folder: Path) -> None:
+    second = free_port()
+    with socket.create_server(("", second)):
+        keys = {"weights__peer_port": str(second - 1), "rollout__workers": "2"}
+        told = problems(folder, ROWS, **keys)["weights.peer_port"]
+        assert told.what == f"{second} cannot be used here: Address already in use"
+        assert "weights.peer_port" not in problems(folder, ROWS, For.worker, **keys)
+        (folder / "runs" / "t").mkdir(parents=True)
+        with lock(folder / "runs" / "t", deadline_s=0):
+            assert "weights.peer_port" not in problems(folder, ROWS, **keys)

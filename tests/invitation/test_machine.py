@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue.cli.joined_workers import placements
+from echo_queue.cli.placement import placements
 from echo_queue.config import Config
 from echo_queue.invitation import machine
 from echo_queue.invitation.machine import Gpu, gpus_of
@@ -51,6 +51,7 @@ def test_an_engine_names_the_gpu_that_it_lacks(engine: str, found: str, cuda: in
         ("vllm", 12, {"CUDA_VISIBLE_DEVICES": "1"}, ["1"]),
         ("vllm", 12, {"CUDA_VISIBLE_DEVICES": "GPU-3c, MIG-1a"}, ["GPU-3c", "MIG-1a"]),
         ("vllm", 12, {"CUDA_VISIBLE_DEVICES": ""}, []),
+        ("vllm", 12, {"CUDA_VISIBLE_DEVICES": "-1"}, []),
         ("http", 12, {}, []),
         ("transformers", 0, {}, []),
     ],
@@ -63,7 +64,7 @@ def test_each_gpu_that_is_for_workers_has_one(
     judged = [gpu.index for gpu in machine.named(found, devices)]
     assert judged == (devices if all(map(str.isdecimal, devices)) else ["0", "1"])
     assert bool(said(machine.worker_problems(3, devices))) == bool(devices)
-    placed = placements("gpu-", devices, max(1, len(devices)), 29600)
+    placed = placements([f"gpu-{number}" for number in range(max(1, len(devices)))], devices, 29600)
     assert [place.device for place in placed] == (devices or [""])
     assert [place.port for place in placed] == [29600, 29601][: len(placed)]
     last = placed[-1]

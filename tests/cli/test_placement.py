@@ -1,0 +1,83 @@
+"""On one machine, each worker of a run has a GPU and a port of its own where there are enough; else it is said."""
+
+from pathlib import Path
+
+import pytest
+
+from echo_queue.cli import placement
+from echo_queue.cli.run import workers
+from echo_queue.config import Config
+from echo_queue.invitation import machine
+from echo_queue.invitation.machine import Gpu
+
+
+@pytest.fixture(autouse=True)
+def torch_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "torch_cuda", lambda: 12)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def gpus(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Gives this machine so many GPUs, as far as the driver says."""
+    found = [Gpu(str(index), "NVIDIA L4", 24 << 30, "580.65") for index in range(number)]
+    monkeypatch.setattr(machine, "gpus", lambda: found)
+
+
+def config(**sections: dict[str, object]) -> Config:
+    return Config.model_validate({"run": {"name": "r", "dir": "r"}, **sections})
+
+
+@pytest.mark.parametrize(
+    ("found", "count", "learner", "devices", "said"),
+    [
+        (4, 3, {}, ["1", "2", "3"], ""),
+        (4, 2, {"ranks": 2}, ["2", "3"], ""),
+        (2, 2, {"device": "cpu"}, ["0", "1"], ""),
+        (2, 2, {}, ["1", "0"], "GPU 0 is shared by the learner and worker-2"),
+        (2, 3, {"device": "cpu"}, ["0", "1", "0"], "GPU 0 is shared by worker-1 and worker-3"),
+        (1, 2, {}, ["", ""], "GPU 0 is shared by the learner, worker-1 and worker-2"),
+        (1, 1, {"device": "cpu"}, [""], ""),
+        (0, 2, {}, ["", ""], ""),
+    ],
+)
+def test_each_worker_has_a_gpu_of_its_own_where_there_are_enough_and_else_it_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    found: int,
+    count: int,
+    learner: dict[str, object],
+    devices: list[str],
+    said: str,
+) -> None:
+    gpus(monkeypatch, found)
+    run = config(rollout={"workers": count}, learner=learner)
+    assert [place.device for place in placement.of_run(run)] == devices
+    assert [problem.what for problem in placement.sharing(run)] == ([said] if said else [])
+
+
+def test_a_run_takes_the_gpus_that_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(monkeypatch, 4)
+    run = config(rollout={"workers": 2})
+    shown = {"CUDA_VISIBLE_DEVICES": "3,1,2"}
+    assert [place.device for place in placement.of_run(run, shown)] == ["1", "2"]
+    assert list(placement.sharing(run, {"CUDA_VISIBLE_DEVICES": ""})) == []
+
+
+def test_an_engine_that_asks_a_server_takes_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(monkeypatch, 1)
+    http = {"engine": "http", "workers": 1, "http": {"url": "http://host:8000", "weights_dir": "w"}}
+    assert list(placement.sharing(config(rollout=http))) == []
+
+
+def test_the_program_of_a_placed_worker_begins_with_its_gpu_and_its_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(monkeypatch, 2)
+    run = config(rollout={"workers": 2}, weights={"peer_port": 29600}, learner={"device": "cpu"})
+    _, second = workers(run, Path("run.toml"))
+    assert second.command[:3] == ("env", "CUDA_VISIBLE_DEVICES=1", "ECHO_QUEUE_WEIGHTS__PEER_PORT=29601")
+    assert not second.forked
+
+
+def test_a_worker_that_has_nothing_of_its_own_may_be_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(monkeypatch, 0)
+    (only,) = workers(config(rollout={"workers": 1}), Path("run.toml"))
+    assert only.forked and only.command[1] == "-m"
