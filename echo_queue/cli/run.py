@@ -371,6 +371,9 @@ def _result(config: Config, end: End, summary: metrics.Summary, path: Path) -> I
         yield from _dead_lines(end, path)
     if warning := metrics.warning(summary, over=True):
         yield f"[yellow]![/] {warning}"
+        if summary.flat_updates == summary.updates:
+            anew = f"mend that and {_from_scratch(config)}; `echo-queue run {path}` begins anew"
+            yield f"    → {escape(anew)}"
     yield _weights_line(summary)
 
 
@@ -419,10 +422,15 @@ def _print_finished(config: Config, end: outcome.Outcome) -> None:
         f"[bold]{config.run.name}[/] is finished: {counted(end.updates, 'update')}, {end.ended:%Y-%m-%d %H:%M} UTC"
     )
     _print_paths(console, config, config.run.dir / "report.html")
-    fix = f"remove {config.run.dir}" if EMBEDDED == config.redis.url == config.store.url else "name another run.name"
-    console.print(f"  To run it again from scratch, {fix}.")
+    console.print(f"  To run it again from scratch, {_from_scratch(config)}.")
     if (digest := end.sets.get(config.prompts.set)) and changed_source(config, digest):
         print_problems([left_as_it_is(config, "it has changed since")], sign=WARNING)
+
+
+def _from_scratch(config: Config) -> str:
+    """Returns what to do before a run begins anew."""
+    embedded = EMBEDDED == config.redis.url == config.store.url
+    return f"remove {config.run.dir}" if embedded else "name another run.name and run.dir"
 
 
 def _print_stopping() -> None:

@@ -28,6 +28,11 @@ CONFIGURATION = ("appendfsync", "no-appendfsync-on-rewrite", "aof-load-truncated
 TOLD: tuple[Role, ...] = ("admin", "learner")
 """The roles that say what could not be read, so that not every worker does."""
 WHERE = "redis.url"
+FULL = Problem(
+    WHERE,
+    "has no memory left (used_memory has reached maxmemory): it takes no prompts and no groups",
+    "remove what others keep there, or raise maxmemory",
+)
 EVERYTHING_EVICTED, EXPIRING_EVICTED = "allkeys-", "volatile-"
 """How the names of policies begin that evict any key, and those that evict keys which expire by themselves."""
 
@@ -100,13 +105,24 @@ def _greeting(client: redis.Redis) -> RedisFacts:
     )
 
 
-def judge(facts: RedisFacts, settings: RedisSettings) -> Verdict:
-    """Compares the facts with what the promises need (docs/reliability.md)."""
-    return Verdict(tuple(_refusals(facts, settings)), tuple(_warnings(facts, settings)))
+def judge(facts: RedisFacts, settings: RedisSettings, *, submits: bool = False) -> Verdict:
+    """Compares the facts with what the promises need (docs/reliability.md).
+
+    `submits`: prompts are to be submitted from here. A full server takes none, and no Celery worker starts with it,
+    while other roles only wait until there is room.
+    """
+    full = (FULL,) if facts.full else ()
+    refusals, warnings = tuple(_refusals(facts, settings)), tuple(_warnings(facts, settings))
+    return Verdict(refusals + full, warnings) if submits else Verdict(refusals, full + warnings)
 
 
 def unread(facts: RedisFacts, settings: RedisSettings) -> Iterator[Problem]:
-    """Yields one warning about everything that matters and could not be read, if there is anything."""
+    """Yields one warning about everything that matters and could not be read, if there is anything.
+
+    A server that is too old is refused whatever they are, and shows no more than one of them at a time.
+    """
+    if _is_too_old(facts):
+        return
     known = CONFIGURATION if _kept_elsewhere(settings) else ()
     if names := [
         name for name in facts.unread if name not in known and not (name == "appendonly" and settings.durable)
@@ -117,8 +133,8 @@ def unread(facts: RedisFacts, settings: RedisSettings) -> Iterator[Problem]:
 
 
 def _refusals(facts: RedisFacts, settings: RedisSettings) -> Iterator[Problem]:
-    if facts.server == "Redis" and facts.version is not None and facts.version < FLOOR:
-        version = ".".join(map(str, facts.version))
+    if _is_too_old(facts):
+        version = ".".join(map(str, facts.version or ()))
         yield Problem(WHERE, f"Redis {version} has no functions", "use Redis 7.0 or newer, or Valkey")
     if facts.owner is not None:
         what = "this node of a cluster does not own the run's slot"
@@ -137,10 +153,11 @@ def _refusals(facts: RedisFacts, settings: RedisSettings) -> Iterator[Problem]:
         yield Problem(WHERE, what, f"{_line('appendfsync', 'always')}; or set redis.wait_replicas to 1; {DURABLE}")
 
 
+def _is_too_old(facts: RedisFacts) -> bool:
+    return facts.server == "Redis" and facts.version is not None and facts.version < FLOOR
+
+
 def _warnings(facts: RedisFacts, settings: RedisSettings) -> Iterator[Problem]:
-    if facts.full:
-        what = "has no memory left (used_memory has reached maxmemory): it takes no prompts and no groups"
-        yield Problem(WHERE, what, "remove what others keep there, or raise maxmemory")
     if facts.eviction and facts.eviction.startswith(EXPIRING_EVICTED):
         what = f"maxmemory-policy is {facts.eviction}: a full server would remove heartbeats, and workers seem dead"
         yield Problem(WHERE, what, _line("maxmemory-policy", "noeviction"))

@@ -49,7 +49,7 @@ def _inspect_redis(config: Config, roles: Sequence[Role]) -> Verdict:
             if role != roles[0]:
                 return Verdict()
             facts = redis_check.read_facts(client, config.run.name)
-        verdict = redis_check.judge(facts, config.redis)
+        verdict = redis_check.judge(facts, config.redis, submits="celery" in roles)
         if config.redis.url == EMBEDDED or role not in redis_check.TOLD:
             return verdict
         return replace(verdict, warnings=(*verdict.warnings, *redis_check.unread(facts, config.redis)))

@@ -111,8 +111,23 @@ def test_an_old_version_a_replica_and_a_fail_over_nobody_waits_for_are_told() ->
     assert "6.2.14" in str(judge(RedisFacts(version=(6, 2, 14)), OWN).refusals)
     assert not judge(RedisFacts("Valkey", (7, 2, 4)), OWN).refusals
     assert "its primary" in str(judge(RedisFacts(is_replica=True), OWN).refusals)
-    assert "raise maxmemory" in str(judge(RedisFacts(full=True), OWN).warnings)
     assert "redis.wait_replicas" in str(judge(RedisFacts(replicas=1), OWN).warnings)
+
+
+def test_a_full_server_stops_those_who_submit_and_the_others_wait(configure: Configure, server: RedisServer) -> None:
+    config = configure(redis={"url": server.url})
+    change(server, maxmemory="1mb")
+    try:
+        assert redis_check.FULL in inspect(config).refusals
+        assert redis_check.FULL in inspect(config, ("submitter", "celery")).refusals
+        assert redis_check.FULL in inspect(config, ("learner",)).warnings
+        connect_redis(config, "learner").close()
+    finally:
+        change(server, maxmemory="0")
+
+
+def test_of_a_server_that_is_too_old_no_setting_is_asked_for() -> None:
+    assert list(unread(RedisFacts(version=(6, 2, 14), unread=("appendfsync",)), OWN)) == []
 
 
 def test_a_real_replica_is_refused(configure: Configure, server: RedisServer, tmp_path: Path) -> None:

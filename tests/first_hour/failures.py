@@ -1,18 +1,19 @@
 """The ways in which a first run fails that can be known before anything starts, and what is then said."""
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
-from tests.first_hour.home import CONFIG, ROWS, Home
+from tests.first_hour.home import CONFIG, ROWS, Home, ServedHome
 
+Place = TypeVar("Place", bound=Home)
 Spoil = Callable[[Home], object]
 
 
-class Failure(NamedTuple):
+class Failure(NamedTuple, Generic[Place]):
     """`spoil` makes one mistake in a home. `where`, `what` and `fix` are in the one problem that is then told."""
 
     cause: str
-    spoil: Spoil
+    spoil: Callable[[Place], object]
     where: str
     what: str
     fix: str
@@ -28,7 +29,17 @@ def written(name: str, content: str) -> Spoil:
     return lambda home: home.text(name, content)
 
 
-def _model() -> Iterator[Failure]:
+def configured(name: str, value: str) -> Callable[[ServedHome], object]:
+    """Returns what changes a setting of the user's Redis."""
+    return lambda home: home.configure(name, value)
+
+
+def take_peer_port(home: Home) -> None:
+    """Names a port that somebody else has for the only worker's peers."""
+    home.set(weights__peer_port=str(home.take_port()), rollout__workers="1")
+
+
+def _model() -> Iterator[Failure[Home]]:
     where, config = "model.base", "model/config.json"
     yield Failure("no folder", setting(model__base="./none"), where, "no folder on this machine", "Qwen/Qwen3-0.6B")
     yield Failure(
@@ -51,7 +62,7 @@ def _model() -> Iterator[Failure]:
     )
 
 
-def _prompts() -> Iterator[Failure]:
+def _prompts() -> Iterator[Failure[Home]]:
     source, file = "prompts.source", "prompts.jsonl"
     yield Failure("no source", setting(prompts__source=""), source, "no source is named", "a .jsonl or .parquet file")
     yield Failure("no file", setting(prompts__source="none.jsonl"), "none.jsonl", "cannot be read", "")
@@ -76,7 +87,7 @@ def _prompts() -> Iterator[Failure]:
     yield Failure("no seed", unseeded, "prompts.options", "needs a seed", "add seed = 1")
 
 
-def _reward() -> Iterator[Failure]:
+def _reward() -> Iterator[Failure[Home]]:
     where = "environment.function"
     yield Failure("no module", lambda home: home.remove("rewards.py"), where, "no module rewards", "in the folder of")
     yield Failure("misspelt", setting(environment__function="rewards:rigth"), where, "defines no rigth", "mean right?")
@@ -90,7 +101,7 @@ def _reward() -> Iterator[Failure]:
     yield Failure("math without answers", math, "environment.kind", "answer or solution", "rename the column")
 
 
-def _settings() -> Iterator[Failure]:
+def _settings() -> Iterator[Failure[Home]]:
     yield Failure("no TOML", written("run.toml", "s = = 4\n"), "run.toml", "line 1", "fix that line")
     rate = "learner.learning_rate"
     yield Failure("another name", setting(learner__learning_rate="1"), rate, "unknown key", "called learner.lr")
@@ -110,7 +121,7 @@ def _settings() -> Iterator[Failure]:
     yield Failure("no directory", written("runs", ""), "run.dir", "cannot be written", "name a directory that you own")
 
 
-def _services() -> Iterator[Failure]:
+def _services() -> Iterator[Failure[Home]]:
     url, store = "redis.url", "store.url"
     secret = setting(redis__url="redis://:hunter2@localhost/0")
     yield Failure("secret in the address", secret, url, "a user or a password in it", "docs/rights.md")
@@ -124,7 +135,27 @@ def _services() -> Iterator[Failure]:
     yield Failure("half a pair of keys", half, "ECHO_QUEUE_STORE_SECRET_KEY", "", "")
     lost = setting(redis__url="redis://127.0.0.1:9/0", redis_password_file="/none")
     yield Failure("no file of a secret", lost, "ECHO_QUEUE_REDIS_PASSWORD_FILE", "/none", "")
+    port = "cannot be used here: Address already in use"
+    yield Failure("a port that is taken", take_peer_port, "weights.peer_port", port, "name another one")
+
+
+def _own_servers() -> Iterator[Failure[ServedHome]]:
+    redis, store, keys = "redis.url", "store.url", "set ECHO_QUEUE_STORE_ACCESS_KEY and ECHO_QUEUE_STORE_SECRET_KEY"
+    wrong = setting(store_secret_key="hunter2" * 4)
+    yield Failure("a wrong key of the store", wrong, store, "our keys are refused for the bucket", keys)
+    unknown = setting(store_access_key="NOBODY")
+    yield Failure("an unknown key of the store", unknown, store, "our keys are refused for the bucket", keys)
+    yield Failure("no bucket", setting(store__bucket="none"), "store.bucket", "there is no such bucket", "create it")
+    old = "Redis 6.2.5 has no functions"
+    yield Failure("an old Redis", ServedHome.take_old_redis, redis, old, "use Redis 7.0 or newer, or Valkey")
+    for cause, name, value, what, fix in (
+        ("a full Redis", "maxmemory", "1mb", "has no memory left", "raise maxmemory"),
+        ("a Redis that evicts", "maxmemory-policy", "allkeys-lru", "would remove prompts", "maxmemory-policy noevic"),
+        ("a Redis that forgets", "appendonly", "no", "a restart of this server forgets", "appendonly yes"),
+    ):
+        yield Failure(cause, configured(name, value), redis, what, fix)
 
 
 GROUPS = {"model": _model, "prompts": _prompts, "reward": _reward, "settings": _settings, "services": _services}
 EVERY = {f"{group}, {failure.cause}": failure for group, failures in GROUPS.items() for failure in failures()}
+OWN_SERVERS = {failure.cause: failure for failure in _own_servers()}

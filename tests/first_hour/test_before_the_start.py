@@ -1,24 +1,33 @@
 """The table of the ways in which a first run fails: what is said before anything starts, and that mending is enough.
 
-`run` begins with the same examination (`tests/pipeline/test_broken.py`). Rows that are shown elsewhere: a Redis that
-evicts, forgets, is old, full or a replica (`tests/connections/test_redis_check.py`), a wrong password, a missing bucket
-and a full disk (`tests/pipeline/test_broken.py`), a run that goes on already and roles that die (`tests/launch`), ports
-that others took (`tests/services`), rewards that raise, hang, or are none (`tests/workers/test_environments.py`), whose
-run ends early in `tests/pipeline/test_dead.py`, and rewards that never differ (`tests/cli/test_view.py`).
+`run` begins with the same examination (`tests/pipeline/test_broken.py`). Rows that are shown elsewhere: a Redis that is
+a replica (`tests/connections/test_redis_check.py`), a wrong password and a full disk (`tests/pipeline/test_broken.py`),
+a run that goes on already and roles that die (`tests/launch`), a port of the embedded servers that others took
+(`tests/services`), and one of `rollout.metrics_port`, after which the next is taken (`tests/engines/test_vllm.py`).
+What only shows once rewards are computed: those that raise, hang, or are none end the run early
+(`tests/pipeline/test_dead.py`), and those that never differ are warned of (`tests/pipeline/test_constant_reward.py`).
 """
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from echo_queue.cli import main
+from echo_queue.connections import store_check
+from echo_queue.services.redis_server import RedisServer
+from echo_queue.services.s3_server import S3Server
+from echo_queue.storage.object_store import ObjectStore
 from tests.cli.test_commands import block
-from tests.first_hour.failures import EVERY, Failure
-from tests.first_hour.home import Home
+from tests.first_hour.failures import EVERY, OWN_SERVERS, Failure, Place
+from tests.first_hour.home import BUCKET, KEYS, Home, ServedHome
+from tests.servers.redis import start_redis
 
 CHECK = ("config", "check", "run.toml")
+SMALL = 1000
+"""Bytes of the largest object that the check of a store writes here."""
 
 
 @pytest.fixture
@@ -37,8 +46,39 @@ def ends(*words: str) -> int:
 
 @pytest.mark.parametrize("failure", EVERY.values(), ids=EVERY)
 def test_what_cannot_run_is_told_before_anything_starts_and_mending_it_is_enough(
-    home: Home, capfd: pytest.CaptureFixture[str], failure: Failure
+    home: Home, capfd: pytest.CaptureFixture[str], failure: Failure[Home]
 ) -> None:
+    is_told_and_mended(home, capfd, failure)
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RedisServer, S3Server]]:
+    """A Redis and a store of the user's own."""
+    redis = start_redis("redis", tmp_path_factory.mktemp("redis"))
+    store = S3Server(tmp_path_factory.mktemp("s3"), KEYS)
+    store.start()
+    ObjectStore(store.endpoint(BUCKET), "first").create_bucket()
+    yield redis, store
+    store.stop()
+    redis.stop()
+
+
+@pytest.mark.parametrize("failure", OWN_SERVERS.values(), ids=OWN_SERVERS)
+def test_what_is_wrong_with_servers_of_ones_own_is_told_and_mending_it_is_enough(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    servers: tuple[RedisServer, S3Server],
+    capfd: pytest.CaptureFixture[str],
+    failure: Failure[ServedHome],
+) -> None:
+    monkeypatch.setattr(store_check, "LARGEST_BYTES", SMALL)
+    home = ServedHome(tmp_path, monkeypatch, *servers)
+    is_told_and_mended(home, capfd, failure)
+    Home.mend(home)
+
+
+def is_told_and_mended(home: Place, capfd: pytest.CaptureFixture[str], failure: Failure[Place]) -> None:
+    """Makes the mistake, and asserts what is said of it, and that nothing is wrong once it is undone."""
     failure.spoil(home)
     assert ends(*CHECK) == 2
     told = capfd.readouterr().err
