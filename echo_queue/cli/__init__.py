@@ -2,26 +2,31 @@
 
 - Problems are printed on stderr, each with its place and its fix; the exit code is then 2, or 3 where prompts died.
 - `--json` prints one JSON document on stdout and nothing else.
+- A flag with a dot in its name, `--staleness.s=2`, sets a key of the configuration (`overrides`).
 - Commands import the modules that they need when they run, so that `--help` answers at once. Only `weights verify` and
   `weights fetch` import torch.
 """
 
+import os
 import sys
 
 from echo_queue.errors import EchoQueueError
 from echo_queue.launch import entry
 
-ROLES = ("services", "worker", "learner", "join", "notices", "fleet")
+ROLES = {"services", "worker", "learner", "join", "notices", "fleet"}
 """The commands that run until they are told to end, which is then no failure."""
 
 
 def main() -> None:
-    if sys.argv[1:2] and sys.argv[1] in ROLES:
+    if not ROLES.isdisjoint(sys.argv[1:2]):
         entry.end_at_once()
+    from echo_queue.cli import overrides
     from echo_queue.cli.commands import app
 
     try:
-        app()
+        words, variables = overrides.split(sys.argv[1:])
+        os.environ.update(variables)
+        app(words)
     except EchoQueueError as error:
         from echo_queue.launch.problem_output import print_problems
 

@@ -19,6 +19,7 @@ from echo_queue.launch.roles import become
 app = typer.Typer(
     name="echo-queue",
     help="RL post-training over Redis streams and object storage: one learner, many workers, one staleness bound.",
+    epilog="A command that takes CONFIG takes any of its keys as well, for this time: --learner.lr=1e-5",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",

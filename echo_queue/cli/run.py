@@ -68,6 +68,8 @@ REASONS = 3
 """The number of reasons that the end of a run names."""
 INDENT, INDENT_OF_INDENTED = 2, 6
 """The columns at which a wrapped line of the result goes on."""
+LOGGED = {"PYTHONUNBUFFERED": "1", "TQDM_DISABLE": "1"}
+"""Variables of roles whose output goes to a log: each line is there at once, and no progress bar fills it."""
 STALL_MARGIN_S = 60.0
 """The roles' own deadlines pass first by this margin: their errors name the cause more precisely."""
 
@@ -84,7 +86,7 @@ def run(path: Path) -> int:
     if (end := outcome.read(config)) and end.finished and config.prompts.set in (end.sets or (config.prompts.set,)):
         _print_finished(config, end)
         return DONE
-    environ = {**ENVIRONMENT, **os.environ, "ECHO_QUEUE_CONFIG": str(path.resolve()), "PYTHONUNBUFFERED": "1"}
+    environ = {**ENVIRONMENT, **LOGGED, **os.environ, "ECHO_QUEUE_CONFIG": str(path.resolve())}
     with Supervisor(config.run.dir, environ, forked_with=FORKED_WITH if _forks(config) else "") as roles:
         outcome.forget(config)
         before = {number: signal.signal(number, roles.interrupt) for number in (signal.SIGINT, signal.SIGTERM)}

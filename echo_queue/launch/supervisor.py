@@ -191,7 +191,7 @@ class Supervisor:
 
     def __enter__(self) -> Self:
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._lock = lock(self.directory, self._lock_deadline_s)
+        self._lock = lock(self.directory, self._lock_deadline_s, self._environ.get("ECHO_QUEUE_CONFIG", "CONFIG"))
         self._guard = failpoints.step("spawn guard", partial(_spawn_guard, self._lock))
         if self._forked_with and can_fork():
             self._fork_server = self._start_fork_server()
@@ -383,8 +383,8 @@ def _spawn_guard(lock: IO[str]) -> "subprocess.Popen[bytes]":
     )
 
 
-def lock(directory: Path, deadline_s: float) -> IO[str]:
-    """Takes the run's lock, and waits while a killed supervisor's processes are being ended.
+def lock(directory: Path, deadline_s: float, config: str = "CONFIG") -> IO[str]:
+    """Takes the run's lock, and waits while a killed supervisor's processes are being ended. `config`: the run's file.
 
     Raises `RunningError` at once if the lock's holder lives, after `deadline_s` otherwise.
     """
@@ -402,7 +402,7 @@ def lock(directory: Path, deadline_s: float) -> IO[str]:
                     Problem(
                         str(directory),
                         f"is being run already, by process {holder}",
-                        "watch it with `echo-queue status CONFIG`, or end that process first",
+                        f"watch it with `echo-queue status {config}`, or end that process first",
                     )
                 ) from None
             time.sleep(POLL_S)

@@ -114,8 +114,9 @@ def test_what_a_role_started_ends_with_it(tmp_path: Path) -> None:
 
 
 def test_a_second_supervisor_is_refused(tmp_path: Path) -> None:
-    with Supervisor(tmp_path), pytest.raises(RunningError, match=str(os.getpid())):
-        Supervisor(tmp_path).__enter__()
+    with Supervisor(tmp_path), pytest.raises(RunningError, match=str(os.getpid())) as refused:
+        Supervisor(tmp_path, {"ECHO_QUEUE_CONFIG": "my.toml"}).__enter__()
+    assert "`echo-queue status my.toml`" in str(refused.value)
     with Supervisor(tmp_path):
         pass
 

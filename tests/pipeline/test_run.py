@@ -31,6 +31,7 @@ def test_a_run_from_nothing_ends_with_a_model_and_a_report(tmp_path: Path) -> No
         directory = run.config.run.dir
         assert [update.version for update in run.updates()] == list(range(1, UPDATES + 1))
         assert (directory / "report.html").read_text().count("<svg") == 14
+        assert not [log.name for log in (directory / "logs").iterdir() if "%|" in log.read_text()], "progress bars"
         _tells_its_end(run)
         _generates(directory / "model")
 

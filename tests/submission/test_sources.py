@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from echo_queue.errors import PromptError
 from echo_queue.records import PromptRow
 from echo_queue.submission.sources.reasoning_gym import original
-from echo_queue.submission.sources.registry import open_source
+from echo_queue.submission.sources.registry import absolute, open_source
 from echo_queue.submission.sources.source import spell
 
 Write = Callable[[Path, Sequence[dict[str, object]]], Path]
@@ -230,3 +230,14 @@ def test_hands_of_another_rules_library_are_refused(monkeypatch: pytest.MonkeyPa
 def test_wrong_options_of_hands_are_explained(name: str, reason: str) -> None:
     with pytest.raises(PromptError, match=reason):
         list(open_source(name).scan(4))
+
+
+def test_the_path_of_a_file_is_whole_without_dots_and_keeps_the_links_that_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    assert absolute("../own/x.jsonl") == str(tmp_path.resolve() / "own" / "x.jsonl")
+    assert absolute(str(tmp_path / "link" / "x.jsonl")) == str(tmp_path / "link" / "x.jsonl")
+    assert absolute("reasoning-gym:../x") == "reasoning-gym:../x"

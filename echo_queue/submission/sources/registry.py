@@ -10,7 +10,10 @@ from echo_queue.submission.sources.source import GENERATED, POKER, PromptSource
 
 def absolute(name: str) -> str:
     """Returns the source's name as any process of this machine understands it: a file's with its whole path."""
-    return name if name.startswith((GENERATED, POKER)) else str(Path(name).expanduser().absolute())
+    if name.startswith((GENERATED, POKER)):
+        return name
+    path = Path(name).expanduser().absolute()
+    return str(path.resolve() if ".." in path.parts else path)
 
 
 def open_source(name: str) -> PromptSource:
