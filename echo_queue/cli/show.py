@@ -118,7 +118,10 @@ def _of_group(group: Group, where: str) -> FoundGroup:
 
 
 def tokenizer_of(config: Config, store: ObjectStore | None = None) -> Words:
-    """Returns the decoder of the base model's folder, here or in the store; without one (a hub model) token ids."""
+    """Returns the decoder of the base model's folder, here or in the store; without one (a hub model) token ids.
+
+    Special tokens are written as well: those of a chat template are all that divides its roles.
+    """
     from tokenizers import Tokenizer
 
     path = Path(config.base_model) / TOKENIZER
@@ -127,4 +130,4 @@ def tokenizer_of(config: Config, store: ObjectStore | None = None) -> Words:
     except (FileNotFoundError, MissingObject):
         return lambda tokens: " ".join(map(str, tokens.tolist()))
     tokenizer = Tokenizer.from_buffer(data)
-    return lambda tokens: str(tokenizer.decode(tokens.tolist(), skip_special_tokens=True))
+    return lambda tokens: str(tokenizer.decode(tokens.tolist(), skip_special_tokens=False))

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
+from tokenizers import Tokenizer, models
 
-from echo_queue.cli.show import find
+from echo_queue.cli.show import find, tokenizer_of
 from echo_queue.cli.transcript import Transcript, TranscriptPart, draw, transcript
 from echo_queue.config import Config
 from echo_queue.connections.secrets import StoreKeys
@@ -193,3 +194,11 @@ def test_a_group_that_the_learner_has_says_so_until_a_checkpoint_holds_it(
     for asked in (None, task.id):
         trained = find(queue, store, asked)
         assert trained is not None and trained.where == newest.where
+
+
+def test_the_marks_between_the_roles_of_a_chat_are_shown(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(models.WordLevel({"<|user|>": 0, "<|assistant|>": 1, "one": 2}, unk_token="one"))
+    tokenizer.add_special_tokens(["<|user|>", "<|assistant|>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    config = Config.model_validate({"run": {"name": "t", "dir": "t"}, "model": {"base": str(tmp_path)}})
+    assert tokenizer_of(config)(np.array([0, 2, 1], np.int32)) == "<|user|> one <|assistant|>"

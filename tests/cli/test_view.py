@@ -71,6 +71,13 @@ def drawn(picture: RunView, width: int = 100) -> str:
     return capture.get()
 
 
+def test_a_narrow_terminal_shows_the_panels_one_below_the_other_and_every_figure_whole() -> None:
+    lines = drawn(PICTURE, width=53).splitlines()
+    for words in (["queue of 2,560"], ["backlog", "1,152"], ["whole run: mean 0.75"], ["tokens/s", "3.8k"]):
+        assert any(all(word in line for word in words) for line in lines), words
+    assert max(map(len, lines)) <= 53
+
+
 def test_a_picture_shows_what_one_asks_first() -> None:
     text = drawn(PICTURE)
     assert "pool spot: 1 worker on 1 machine, 3.2 groups/s" in " ".join(text.split())

@@ -12,10 +12,10 @@ from typing import get_args
 
 from rich.box import ROUNDED
 from rich.columns import Columns
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.panel import Panel
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from echo_queue.launch.supervisor import RoleState
@@ -34,6 +34,8 @@ COPIED_COLUMNS = 76
 """The width of lines that are to be copied."""
 SPARK = 34
 """The width of the rewards' bars: the line fits 80 columns."""
+SIDE_BY_SIDE = 72
+"""The columns that three panels need beside each other."""
 BLOCKS = "▁▂▃▄▅▆▇█"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 SILENT_MS = 5_000
@@ -90,7 +92,7 @@ class RunView:
 
 
 def draw(picture: RunView) -> RenderableType:
-    """Returns the picture for a terminal of 80 columns or more."""
+    """Returns the picture for a terminal. One of less than 80 columns breaks some lines and table cells."""
     parts: list[RenderableType] = [_head(picture), _reward(picture), _panels(picture)]
     if picture.status and picture.status.workers:
         parts.append(_workers(picture.status.workers))
@@ -237,13 +239,24 @@ def _reward(picture: RunView) -> RenderableType:
 
 
 def _panels(picture: RunView) -> RenderableType:
-    table = Table.grid(expand=True, padding=0)
-    for _ in range(3):
-        table.add_column(ratio=1)
     heights = max(8, picture.s + 2 if picture.s < 8 else 7)
     panels = (_queue(picture.status), _lags(picture), _learner(picture))
-    table.add_row(*(_panel(title, body, heights) for title, body in panels))
-    return table
+    return _Row(tuple(_panel(title, body, heights) for title, body in panels))
+
+
+@dataclass(frozen=True)
+class _Row:
+    """Panels side by side, or one below the other in a terminal that is too narrow for it."""
+
+    panels: tuple[Panel, ...]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if options.max_width < SIDE_BY_SIDE:
+            yield from self.panels
+            return
+        table = Table.grid(*(Column(ratio=1) for _ in self.panels), expand=True, padding=0)
+        table.add_row(*self.panels)
+        yield table
 
 
 def _panel(title: str, body: RenderableType, height: int) -> Panel:
