@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.optim.adamw import AdamW, adamw
 
 from echo_queue import config
+from learner.model.host_memory import rooms_for
 from learner.model.sharding import local
-from learner.recovery.slabs import rooms_for
 
 STEP, FIRST, SECOND = MOMENTS = "step", "exp_avg", "exp_avg_sq"
 """torch's names of a parameter's number of steps, and of the running means of its gradient and of the squares."""

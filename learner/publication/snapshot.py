@@ -14,9 +14,9 @@ from torch.distributed.tensor import DTensor
 from echo_queue.weights.delta.codes import flat
 from echo_queue.weights.delta.stretches import Stretch
 from echo_queue.weights.layout import Layout, Share
+from learner.model.host_memory import fill, rooms_for
 from learner.model.sharding import local, rounded_type
 from learner.ranks.team import Team
-from learner.recovery.slabs import rooms_for
 
 K = TypeVar("K", bound=Hashable)
 
@@ -47,19 +47,12 @@ def take_share(
 
 
 def copied_to_host(tensors: Mapping[K, Tensor], types: Mapping[K, torch.dtype] | None = None) -> dict[K, Tensor]:
-    """Returns copies in host memory, in other `types` if they are given; pinned, which torch keeps for the next ones.
-
-    A GPU has one tensor more at a time.
-    """
+    """Returns copies in host memory, in other `types` if they are given; of a GPU's tensors in pinned memory."""
     kinds = types or {key: tensor.dtype for key, tensor in tensors.items()}
     alike = [torch.empty(tensor.shape, dtype=kinds[key], device="meta") for key, tensor in tensors.items()]
-    gpus = {tensor.device for tensor in tensors.values() if tensor.is_cuda}
-    copies = dict(zip(tensors, rooms_for(alike, pinned=bool(gpus)), strict=True))
-    for key, tensor in tensors.items():
-        copies[key].copy_(tensor.to(kinds[key]), non_blocking=True)
-    for gpu in gpus:
-        torch.cuda.current_stream(gpu).synchronize()
-    return copies
+    rooms = rooms_for(alike, pinned=any(tensor.is_cuda for tensor in tensors.values()))
+    fill(rooms, [*tensors.values()])
+    return dict(zip(tensors, rooms, strict=True))
 
 
 class _Exchange:

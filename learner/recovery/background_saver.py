@@ -15,16 +15,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from echo_queue.errors import DeadlineError, Problem
 from echo_queue.records import Version
 from echo_queue.storage.object_store import ObjectStore
+from learner.model.host_memory import fill, rooms_for
 from learner.ranks.team import Team
 from learner.recovery import checkpoint
 from learner.recovery.manifest import CheckpointManifest, History, name_of
-from learner.recovery.slabs import rooms_for
 from learner.recovery.state_files import Piece
 
 log = logging.getLogger(__name__)
@@ -167,12 +166,9 @@ class BackgroundSaver:
         pinned = any(piece.tensor.is_cuda for piece in pieces)
         rooms = rooms_for([known[key].tensor for key in missing], pinned=pinned)
         self._copies |= zip(missing, rooms, strict=True)
-        copies = tuple(replace(piece, tensor=self._copies[piece.name, piece.first]) for piece in pieces)
-        for piece, copy in zip(pieces, copies, strict=True):
-            copy.tensor.copy_(piece.tensor.detach(), non_blocking=True)
-        for device in {piece.tensor.device for piece in pieces if piece.tensor.is_cuda}:
-            torch.cuda.synchronize(device)
-        return copies
+        copies = [self._copies[piece.name, piece.first] for piece in pieces]
+        fill(copies, [piece.tensor for piece in pieces])
+        return tuple(replace(piece, tensor=copy) for piece, copy in zip(pieces, copies, strict=True))
 
 
 def _fits(room: Tensor, piece: Piece) -> bool:

@@ -230,7 +230,7 @@ def test_devices_share_the_state() -> None:
 
 
 def test_what_is_offloaded_is_in_host_memory() -> None:
-    """Of Qwen3-8B: 65.5 GB of moments, of which 0.5 GB is on the GPU at a time, and 16.4 GB of a snapshot."""
+    """Qwen3-8B has 65.5 GB of moments, of which 0.5 GB is on the GPU at a time, and a snapshot of 16.4 GB."""
     found = {
         (kind, offload): learner_memory(
             config(model={"dtype": "bfloat16"}, learner={"offload": offload}), shape("qwen3-8b"), 1, kind

@@ -53,6 +53,17 @@ def rooms_for(tensors: Sequence[Tensor], *, pinned: bool) -> list[Tensor]:
     ]
 
 
+def fill(rooms: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
+    """Copies each tensor into its room, in the room's type. The copies are complete when it returns.
+
+    Where the types differ, a GPU has one tensor more at a time.
+    """
+    for room, tensor in zip(rooms, tensors, strict=True):
+        room.copy_(tensor.detach().to(room.dtype), non_blocking=True)
+    for gpu in {tensor.device for tensor in tensors if tensor.is_cuda}:
+        torch.cuda.current_stream(gpu).synchronize()
+
+
 def _power_of_two(size: int) -> int:
     """Returns the least power of two that is at least `size`."""
     return 1 << max(0, size - 1).bit_length()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from learner.recovery.slabs import ALIGNMENT, SLAB_BYTES, plan, rooms_for
+from learner.model.host_memory import ALIGNMENT, SLAB_BYTES, fill, plan, rooms_for
 
 MASTER_AND_MOMENTS, LAYERS = 3, 36
 QWEN3_8B = [
@@ -67,13 +67,19 @@ def test_slabs_are_pinned_if_wanted(pinned: bool, monkeypatch: pytest.MonkeyPatc
     assert taken == {pinned}
 
 
+def test_a_room_of_another_type_has_rounded_values() -> None:
+    tensor = torch.randn(3, 5, requires_grad=True)
+    (room,) = rooms_for([torch.empty(3, 5, dtype=torch.bfloat16, device="meta")], pinned=False)
+    fill([room], [tensor])
+    assert torch.equal(room, tensor.detach().bfloat16()) and not room.requires_grad
+
+
 def test_rooms_have_the_shapes_and_types_of_the_tensors() -> None:
     tensors = [
         torch.randn(3, 5), torch.tensor(7.0), torch.arange(5, dtype=torch.uint8), torch.randn(2, 3).bfloat16(),
         torch.arange(4), torch.empty(0, 3),
     ]  # fmt: skip
     rooms = rooms_for(tensors, pinned=False)
-    for room, tensor in zip(rooms, tensors, strict=True):
-        room.copy_(tensor)
+    fill(rooms, tensors)
     for room, tensor in zip(rooms, tensors, strict=True):
         assert room.dtype == tensor.dtype and room.is_contiguous() and torch.equal(room, tensor)
