@@ -8,33 +8,24 @@
 
 import os
 import signal
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple, Self
-
-from rich.console import Console
-from rich.markup import escape
-from rich.text import Text
 
 from echo_queue import failpoints
-from echo_queue.cli.audit import sentence
 from echo_queue.cli.config import examine
 from echo_queue.cli.dead_tasks import revive_all
 from echo_queue.cli.live.screen import Screen
-from echo_queue.cli.live.view import rewards, short
 from echo_queue.cli.live.watcher import RunWatcher, monitor
-from echo_queue.cli.placement import ENVIRONMENT, of_run
+from echo_queue.cli.placement import ENVIRONMENT
 from echo_queue.cli.redis_cli import monitor_line
+from echo_queue.cli.run_end import End, conclude, keep_answers, print_finished, print_stopped, print_stopping
+from echo_queue.cli.run_roles import base_model, celery, forks, learner, services, submission, workers
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
 from echo_queue.connections.endpoints import EMBEDDED, services_dir
 from echo_queue.errors import (
-    AGAIN,
     DONE,
-    HOPELESS,
     STOPPED,
     ConfigError,
     DeadlineError,
@@ -44,15 +35,14 @@ from echo_queue.errors import (
     ServiceError,
 )
 from echo_queue.launch import collection
-from echo_queue.launch.problem_output import WARNING, print_problems, print_wrapped
-from echo_queue.launch.roles import FORKED_WITH, command
-from echo_queue.launch.supervisor import Role, Supervisor
-from echo_queue.queue import Audit, Monitor, Operator, Status
+from echo_queue.launch.problem_output import WARNING, print_problems
+from echo_queue.launch.roles import FORKED_WITH
+from echo_queue.launch.supervisor import Supervisor
+from echo_queue.queue import Monitor, Operator
 from echo_queue.queue.counts import agreeing, counted
-from echo_queue.queue.dead_causes import LOOKED_AT, DeadCause, causes, check_first_groups
-from echo_queue.reporting import metrics, outcome, results
-from echo_queue.reporting.html import duration
-from echo_queue.submission.declaration import changed_source, left_as_it_is
+from echo_queue.queue.dead_causes import check_first_groups
+from echo_queue.reporting import outcome
+from echo_queue.submission.declaration import changed_source
 
 SERVICES_DEADLINE_S = 90.0
 BASE_MODEL_DEADLINE_S = 1_800.0
@@ -64,10 +54,6 @@ LOADING = "loading the model"
 CONNECT_S = 0.2
 SUBMISSION_LINES = 20
 """The number of lines of the submission in which its warnings are looked for: they are its last words but one."""
-REASONS = 3
-"""The number of reasons that the end of a run names."""
-INDENT, INDENT_OF_INDENTED = 2, 6
-"""The columns at which a wrapped line of the result goes on."""
 LOGGED = {"PYTHONUNBUFFERED": "1", "TQDM_DISABLE": "1"}
 """Variables of roles whose output goes to a log: each line is there at once, and no progress bar fills it."""
 STALL_MARGIN_S = 60.0
@@ -84,45 +70,30 @@ def run(path: Path) -> int:
         raise ConfigError(*problems)
     print_problems(warnings, sign=WARNING)
     if (end := outcome.read(config)) and end.finished and config.prompts.set in (end.sets or (config.prompts.set,)):
-        _print_finished(config, end)
+        print_finished(config, end)
         return DONE
     environ = {**ENVIRONMENT, **LOGGED, **os.environ, "ECHO_QUEUE_CONFIG": str(path.resolve())}
-    with Supervisor(config.run.dir, environ, forked_with=FORKED_WITH if _forks(config) else "") as roles:
+    with Supervisor(config.run.dir, environ, forked_with=FORKED_WITH if forks(config) else "") as roles:
         outcome.forget(config)
         before = {number: signal.signal(number, roles.interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             found = Pipeline(config, path, roles).run()
         except KeyboardInterrupt:
-            _print_stopping()
+            print_stopping()
             roles.stop_all_but_servers()
-            _keep_answers(config)
+            keep_answers(config)
             roles.stop_all()
-            _print_stopped(path)
+            print_stopped(path)
             return STOPPED
         except EchoQueueError:
             roles.stop_all_but_servers()
-            _keep_answers(config)
+            keep_answers(config)
             raise
         finally:
             roles.stop_all()
             for number, handler in before.items():
                 signal.signal(number, handler)
-    return _conclude(config, found, path)
-
-
-class End(NamedTuple):
-    """The queue's answers at the end of a run. `dead`: why prompts died, the commonest reason first; `sets`: the digest
-    of each set's prompts."""
-
-    audit: Audit
-    status: Status
-    dead: Sequence[DeadCause]
-    sets: Mapping[str, str]
-
-    @classmethod
-    def of(cls, config: Config) -> Self:
-        queue = monitor(config)
-        return cls(queue.audit(), queue.status(), causes(queue.dead(LOOKED_AT)), queue.digests())
+    return conclude(config, found, path)
 
 
 class Pipeline:
@@ -148,7 +119,7 @@ class Pipeline:
             if early:
                 self._start_main_roles()
             elif config.model.base == "init":
-                roles.start(Role("init-model", tuple(command("learner.base_model", self.path)), ends=True))
+                roles.start(base_model(self.path))
             self._wait(screen, self._services_answer, SERVICES_DEADLINE_S, "services")
             if not early and _all_died_of_other_prompts(config):
                 self._begin_anew(screen)
@@ -265,45 +236,6 @@ class Pipeline:
         return True
 
 
-def services(config: Config, path: Path) -> Iterator[Role]:
-    """Yields the role that keeps the embedded servers, unless both services are external."""
-    if EMBEDDED in (config.redis.url, config.store.url):
-        yield Role("services", (*_ECHO_QUEUE, "services", str(path)), grace_s=20.0, servers=True)
-
-
-def celery(config: Config) -> Role:
-    """Returns one Celery worker; its child processes are in its process group and end with it."""
-    options = ("--concurrency", str(config.submission.processes), "--loglevel", "INFO")
-    quiet = ("--without-gossip", "--without-mingle", "--without-heartbeat")
-    return Role("celery", (sys.executable, "-m", "celery", "-A", "echo_queue.submission", "worker", *options, *quiet))
-
-
-def submission(config: Config, path: Path) -> Role:
-    """Returns the role that submits the configured prompts, and ends."""
-    return Role("submit", (*_ECHO_QUEUE, "submit", str(path), "--within-run"), ends=True)
-
-
-def workers(config: Config, path: Path) -> Iterator[Role]:
-    """Yields the rollout workers, each on its own GPU where there are enough, and with a port of its own."""
-    for place in of_run(config):
-        variables = tuple(place.variables())
-        program = (*(("env", *variables) if variables else ()), *command("workers", path, "--name", place.name))
-        yield Role(place.name, program, grace_s=config.rollout.grace_s + 5, ends=True, forked=not variables)
-
-
-def learner(path: Path) -> Role:
-    """Returns the learner."""
-    return Role("learner", tuple(command("learner", path)), grace_s=60.0, ends=True, forked=True)
-
-
-def _forks(config: Config) -> bool:
-    """Returns whether learner and workers import the same packages; vLLM starts processes in ways of its own."""
-    return config.rollout.engine == "transformers"
-
-
-_ECHO_QUEUE = (sys.executable, "-m", "echo_queue.cli")
-
-
 def begun(queue: Monitor) -> bool:
     """Returns whether a learner has begun this run."""
     try:
@@ -337,108 +269,6 @@ def warnings_of(printed: str) -> str:
     return "\n".join(told)
 
 
-def _keep_answers(config: Config) -> None:
-    """Keeps what the queue says of a run that ends before its end, if it answers, for those who ask later."""
-    with suppress(EchoQueueError, OSError):
-        end = End.of(config)
-        updates = metrics.summarise(metrics.read(config.run.dir / "metrics.jsonl")).updates
-        outcome.write(config, updates, end.audit, end.status, dead=end.dead, sets=end.sets, early=True)
-
-
-def _conclude(config: Config, end: End, path: Path) -> int:
-    """Writes the report and the outcome, and prints the result of the run. Returns the exit code."""
-    found = end.audit
-    updates = metrics.read(config.run.dir / "metrics.jsonl")
-    page = results.write(config, updates, identity=found.ok, dead=found.dead)
-    console = Console(highlight=False)
-    summary = metrics.summarise(updates)
-    outcome.write(config, summary.updates, found, end.status, dead=end.dead, sets=end.sets)
-    console.print()
-    for line in _result(config, end, summary, path):
-        print_wrapped(console, Text.from_markup(line), INDENT_OF_INDENTED if line.startswith(" ") else INDENT)
-    _print_paths(console, config, page)
-    return AGAIN if not found.ok else HOPELESS if found.dead else DONE
-
-
-def _result(config: Config, end: End, summary: metrics.Summary, path: Path) -> Iterator[str]:
-    """Yields the lines of the result."""
-    name = escape(config.run.name)
-    if summary.updates:
-        yield f"[bold]{name}[/]: reward [bold green]{rewards(summary)}[/]"
-        yield _figures_line(config, summary)
-    else:
-        yield f"[bold]{name}[/]: [red]nothing was trained[/]; the model is the base model"
-    yield sentence(end.audit)
-    if end.audit.dead:
-        yield from _dead_lines(end, path)
-    if warning := metrics.warning(summary, over=True):
-        yield f"[yellow]![/] {warning}"
-        if summary.flat_updates == summary.updates:
-            anew = f"mend that and {_from_scratch(config)}; `echo-queue run {path}` begins anew"
-            yield f"    → {escape(anew)}"
-    yield _weights_line(summary)
-
-
-def _figures_line(config: Config, summary: metrics.Summary) -> str:
-    return (
-        f"whole run: {counted(summary.updates, 'update')}, {duration(summary.seconds)} from the first to the last; "
-        f"mean lag {summary.mean_lag:.2f} (of tokens {summary.token_lag:.2f}, largest {summary.max_lag}, bound "
-        f"{config.staleness.s}); learner idle {summary.idle_share:.0%}"
-    )
-
-
-def _dead_lines(end: End, path: Path) -> Iterator[str]:
-    """Yields how many prompts died, of what, and what to do."""
-    yield f"[red]✗[/] {counted(end.audit.dead, 'prompt', 'died and is', 'died and are')} not in the model:"
-    for cause in end.dead[:REASONS]:
-        yield f"    {cause.tasks:,}× {escape(cause.reason)}  (for example {escape(cause.example)})"
-    if more := len(end.dead[REASONS:]):
-        them = agreeing(more, "it", "them")
-        yield f"    {counted(more, 'more reason')}: redis-cli shows {them}, docs/operations.md says how"
-    them = agreeing(end.audit.dead, "it", "them")
-    yield f"    → fix that; `echo-queue run {escape(str(path))}` then tries {them} again"
-
-
-def _weights_line(summary: metrics.Summary) -> str:
-    stored = summary.anchor_bytes + summary.delta_bytes
-    return (
-        f"weights: {short(stored)}B stored, {summary.delta_bytes / max(stored, 1):.0%} as differences; "
-        f"workers read {short(summary.store_bytes)}B from the store, {short(summary.peer_bytes)}B from one another"
-    )
-
-
 def _stalled(watcher: RunWatcher) -> DeadlineError:
     what = f"no task moved for {watcher.still_s:.0f} s: {'; '.join(watcher.held_up)}"
     return DeadlineError(Problem("run", what, "read logs/ and docs/operations.md, then run again: it continues"))
-
-
-def _print_paths(console: Console, config: Config, page: Path) -> None:
-    console.print(f"  model    {config.run.dir / 'model'}")
-    console.print(f"  report   {page}")
-    console.print(f"  metrics  {config.run.dir / 'metrics.jsonl'}")
-
-
-def _print_finished(config: Config, end: outcome.Outcome) -> None:
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(
-        f"[bold]{config.run.name}[/] is finished: {counted(end.updates, 'update')}, {end.ended:%Y-%m-%d %H:%M} UTC"
-    )
-    _print_paths(console, config, config.run.dir / "report.html")
-    console.print(f"  To run it again from scratch, {_from_scratch(config)}.")
-    if (digest := end.sets.get(config.prompts.set)) and changed_source(config, digest):
-        print_problems([left_as_it_is(config, "it has changed since")], sign=WARNING)
-
-
-def _from_scratch(config: Config) -> str:
-    """Returns what to do before a run begins anew."""
-    embedded = EMBEDDED == config.redis.url == config.store.url
-    return f"remove {config.run.dir}" if embedded else "name another run.name and run.dir"
-
-
-def _print_stopping() -> None:
-    what = "stopping: the learner saves a checkpoint and workers hand their tasks back; Ctrl-C again kills them"
-    Console(stderr=True, highlight=False).print(what)
-
-
-def _print_stopped(path: Path) -> None:
-    Console(stderr=True, highlight=False).print(f"stopped; `echo-queue run {path}` continues it")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from echo_queue.cli import placement
-from echo_queue.cli.run import workers
+from echo_queue.cli.run_roles import workers
 from echo_queue.config import Config
 from echo_queue.invitation import machine
 from echo_queue.invitation.machine import Gpu

@@ -1,0 +1,146 @@
+"""The end of `echo-queue run`: what is kept of it for those who ask later, and what is printed."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from rich.console import Console
+from rich.markup import escape
+from rich.text import Text
+
+from echo_queue.cli.audit import sentence
+from echo_queue.cli.live.view import rewards, short
+from echo_queue.cli.live.watcher import monitor
+from echo_queue.config import Config
+from echo_queue.connections.endpoints import EMBEDDED
+from echo_queue.errors import AGAIN, DONE, HOPELESS, EchoQueueError
+from echo_queue.launch.problem_output import WARNING, print_problems, print_wrapped
+from echo_queue.queue import Audit, Status
+from echo_queue.queue.counts import agreeing, counted
+from echo_queue.queue.dead_causes import LOOKED_AT, DeadCause, causes
+from echo_queue.reporting import metrics, outcome, results
+from echo_queue.reporting.html import duration
+from echo_queue.submission.declaration import changed_source, left_as_it_is
+
+REASONS = 3
+"""The number of reasons that the end of a run names."""
+INDENT, INDENT_OF_INDENTED = 2, 6
+"""The columns at which a wrapped line of the result goes on."""
+
+
+class End(NamedTuple):
+    """The queue's answers at the end of a run. `dead`: why prompts died, the commonest reason first; `sets`: the digest
+    of each set's prompts."""
+
+    audit: Audit
+    status: Status
+    dead: Sequence[DeadCause]
+    sets: Mapping[str, str]
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        queue = monitor(config)
+        return cls(queue.audit(), queue.status(), causes(queue.dead(LOOKED_AT)), queue.digests())
+
+
+def keep_answers(config: Config) -> None:
+    """Keeps what the queue says of a run that ends before its end, if it answers, for those who ask later."""
+    with suppress(EchoQueueError, OSError):
+        end = End.of(config)
+        updates = metrics.summarise(metrics.read(config.run.dir / "metrics.jsonl")).updates
+        outcome.write(config, updates, end.audit, end.status, dead=end.dead, sets=end.sets, early=True)
+
+
+def conclude(config: Config, end: End, path: Path) -> int:
+    """Writes the report and the outcome, and prints the result of the run. Returns the exit code."""
+    found = end.audit
+    updates = metrics.read(config.run.dir / "metrics.jsonl")
+    page = results.write(config, updates, identity=found.ok, dead=found.dead)
+    console = Console(highlight=False)
+    summary = metrics.summarise(updates)
+    outcome.write(config, summary.updates, found, end.status, dead=end.dead, sets=end.sets)
+    console.print()
+    for line in _result(config, end, summary, path):
+        print_wrapped(console, Text.from_markup(line), INDENT_OF_INDENTED if line.startswith(" ") else INDENT)
+    _print_paths(console, config, page)
+    return AGAIN if not found.ok else HOPELESS if found.dead else DONE
+
+
+def _result(config: Config, end: End, summary: metrics.Summary, path: Path) -> Iterator[str]:
+    """Yields the lines of the result."""
+    name = escape(config.run.name)
+    if summary.updates:
+        yield f"[bold]{name}[/]: reward [bold green]{rewards(summary)}[/]"
+        yield _figures_line(config, summary)
+    else:
+        yield f"[bold]{name}[/]: [red]nothing was trained[/]; the model is the base model"
+    yield sentence(end.audit)
+    if end.audit.dead:
+        yield from _dead_lines(end, path)
+    if warning := metrics.warning(summary, over=True):
+        yield f"[yellow]![/] {warning}"
+        if summary.flat_updates == summary.updates:
+            anew = f"mend that and {_from_scratch(config)}; `echo-queue run {path}` begins anew"
+            yield f"    → {escape(anew)}"
+    yield _weights_line(summary)
+
+
+def _figures_line(config: Config, summary: metrics.Summary) -> str:
+    return (
+        f"whole run: {counted(summary.updates, 'update')}, {duration(summary.seconds)} from the first to the last; "
+        f"mean lag {summary.mean_lag:.2f} (of tokens {summary.token_lag:.2f}, largest {summary.max_lag}, bound "
+        f"{config.staleness.s}); learner idle {summary.idle_share:.0%}"
+    )
+
+
+def _dead_lines(end: End, path: Path) -> Iterator[str]:
+    """Yields how many prompts died, of what, and what to do."""
+    yield f"[red]✗[/] {counted(end.audit.dead, 'prompt', 'died and is', 'died and are')} not in the model:"
+    for cause in end.dead[:REASONS]:
+        yield f"    {cause.tasks:,}× {escape(cause.reason)}  (for example {escape(cause.example)})"
+    if more := len(end.dead[REASONS:]):
+        them = agreeing(more, "it", "them")
+        yield f"    {counted(more, 'more reason')}: redis-cli shows {them}, docs/operations.md says how"
+    them = agreeing(end.audit.dead, "it", "them")
+    yield f"    → fix that; `echo-queue run {escape(str(path))}` then tries {them} again"
+
+
+def _weights_line(summary: metrics.Summary) -> str:
+    stored = summary.anchor_bytes + summary.delta_bytes
+    return (
+        f"weights: {short(stored)}B stored, {summary.delta_bytes / max(stored, 1):.0%} as differences; "
+        f"workers read {short(summary.store_bytes)}B from the store, {short(summary.peer_bytes)}B from one another"
+    )
+
+
+def _print_paths(console: Console, config: Config, page: Path) -> None:
+    console.print(f"  model    {config.run.dir / 'model'}")
+    console.print(f"  report   {page}")
+    console.print(f"  metrics  {config.run.dir / 'metrics.jsonl'}")
+
+
+def print_finished(config: Config, end: outcome.Outcome) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(
+        f"[bold]{config.run.name}[/] is finished: {counted(end.updates, 'update')}, {end.ended:%Y-%m-%d %H:%M} UTC"
+    )
+    _print_paths(console, config, config.run.dir / "report.html")
+    console.print(f"  To run it again from scratch, {_from_scratch(config)}.")
+    if (digest := end.sets.get(config.prompts.set)) and changed_source(config, digest):
+        print_problems([left_as_it_is(config, "it has changed since")], sign=WARNING)
+
+
+def _from_scratch(config: Config) -> str:
+    """Returns what to do before a run begins anew."""
+    embedded = EMBEDDED == config.redis.url == config.store.url
+    return f"remove {config.run.dir}" if embedded else "name another run.name and run.dir"
+
+
+def print_stopping() -> None:
+    what = "stopping: the learner saves a checkpoint and workers hand their tasks back; Ctrl-C again kills them"
+    Console(stderr=True, highlight=False).print(what)
+
+
+def print_stopped(path: Path) -> None:
+    Console(stderr=True, highlight=False).print(f"stopped; `echo-queue run {path}` continues it")
