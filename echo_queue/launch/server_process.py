@@ -75,13 +75,22 @@ class ServerProcess:
         return True
 
     def serve(
-        self, argv: Callable[[int], Sequence[str]], ready: Ready, environ: Mapping[str, str] | None = None
+        self,
+        argv: Callable[[int], Sequence[str]],
+        ready: Ready,
+        environ: Mapping[str, str] | None = None,
+        *,
+        hidden: bool = False,
     ) -> None:
-        """Launches `argv(port)`, at the port that the server had before if that is free; returns when it is ready."""
+        """Launches `argv(port)`, at the port that the server had before if that is free; returns when it is ready.
+
+        `hidden`: at another port, which no client knows.
+        """
         self.dir.mkdir(parents=True, exist_ok=True)
         for attempt in range(PORT_ATTEMPTS):
-            self.port = port_for(self.dir)
-            write_atomically(self._port, str(self.port).encode(), "port")  # clients reconnect to the port they know
+            self.port = free_port() if hidden else self._known_port()
+            if not hidden:  # clients reconnect to the port they know
+                write_atomically(self._port, str(self.port).encode(), "port")
             self.launch(argv(self.port), environ)
             try:
                 ready()
@@ -198,6 +207,13 @@ class ServerProcess:
         while self.alive() and time.monotonic() < give_up:
             time.sleep(POLL_S)
 
+    def _known_port(self) -> int:
+        """Returns the port that the server had last time if it is still free, otherwise any free one."""
+        if self._port.exists():
+            with suppress(OSError):
+                return free_port(int(self._port.read_text()))
+        return free_port()
+
     def _held(self) -> bool:
         return self._lock.exists() and is_locked(self._lock)
 
@@ -205,14 +221,9 @@ class ServerProcess:
         return self.dir.exists() and shutil.disk_usage(self.dir).free < LOG_TAIL_BYTES
 
 
-def port_for(directory: Path) -> int:
-    """Returns the port that this directory's server had last time if it is still free, otherwise any free one."""
-    remembered = directory / "port"
-    candidates = [int(remembered.read_text())] if remembered.exists() else []
-    for port in [*candidates, 0]:
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with suppress(OSError):
-                probe.bind((HOST, port))
-                return int(probe.getsockname()[1])
-    raise OSError("no free port on the loopback interface")
+def free_port(wanted: int = 0) -> int:
+    """Returns the `wanted` port of the loopback interface, or any; raises `OSError` if it is not free."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((HOST, wanted))
+        return int(probe.getsockname()[1])

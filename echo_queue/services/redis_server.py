@@ -21,7 +21,7 @@ from redis.retry import Retry
 from echo_queue import failpoints
 from echo_queue.atomic_file import write_atomically
 from echo_queue.errors import Problem, ServiceError
-from echo_queue.launch.server_process import HOST, ServerProcess, port_for
+from echo_queue.launch.server_process import HOST, Ready, ServerProcess
 
 START_DEADLINE_S = 60.0
 STOP_GRACE_S = 10.0
@@ -116,21 +116,20 @@ class RedisServer:
         except ServiceError:
             if TORN not in self.process.log_tail():
                 raise
-            self._repair(program, deadline_s)
+            self._repair(program, ready)
             launch()
         return True
 
-    def _repair(self, program: Path, deadline_s: float) -> None:
+    def _repair(self, program: Path, ready: Ready) -> None:
         """Lets the server itself remove a torn end, which a crash left, from the append-only file.
 
         Redis cuts off a torn command but leaves its transaction open: later writes would be replayed as part of it, and
         half of a move that was never acknowledged would happen after all. A second load, with nothing written in
         between, removes the open transaction. No client knows the port of these two starts.
         """
+        truncated = ("--aof-load-truncated", "yes")
         for _ in range(2):
-            self.process.port = port_for(self.dir / "repair")
-            self.process.launch([str(program), *self._options(self.port), "--aof-load-truncated", "yes"])
-            self._await_ready(deadline_s)
+            self.process.serve(lambda port: [str(program), *self._options(port), *truncated], ready, hidden=True)
             self.process.end(STOP_GRACE_S)
 
     def alive(self) -> bool:
