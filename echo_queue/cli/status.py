@@ -46,7 +46,9 @@ def _stay(config: Config) -> None:
     line = monitor_line(config)
     try:
         live = Live(console=console, auto_refresh=False, screen=console.is_terminal)
-        with RunWatcher(config) as watcher, live:
+        watcher = RunWatcher(config)
+        watcher.refresh()  # so that there is something to see at once
+        with watcher, live:
             while True:
                 picture = watcher.picture(_phase_shown(watcher), redis_cli=line)
                 if console.is_terminal:

@@ -2,6 +2,9 @@
 
 import json
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,7 @@ from echo_queue.queue import Heartbeat, UpdateRecord
 from echo_queue.records import Version
 from tests.learner.learner_harness import LearnerHarness
 from tests.queue.clients import Clients
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_S, wait_until
 
 PROMPTS = 16
 TOML = """
@@ -90,6 +93,27 @@ def status(path: Path) -> dict[str, Any]:
     return dict(found)
 
 
+def watched(paths: list[Path]) -> list[str]:
+    """Returns what `status --watch` says on each machine at first, while the run goes on; Ctrl-C then ends it."""
+    words = [sys.executable, "-m", "echo_queue.cli", "status", "--watch"]
+    watchers = [subprocess.Popen([*words, str(path)], stdout=subprocess.PIPE, text=True) for path in paths]
+    first = [watcher.stdout.readline() for watcher in watchers if watcher.stdout]
+    for watcher in watchers:
+        watcher.send_signal(signal.SIGINT)
+        assert watcher.wait(DEADLINE_S) == 0
+    return [re.sub(r"  held up: .*", "", line) for line in first]
+
+
+def last_picture(path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Returns what `status --watch` leaves on a terminal at the run's end, without when workers were last heard and
+    the line for redis-cli, which has this machine's address."""
+    with monkeypatch.context() as terminal:
+        terminal.setenv("TTY_COMPATIBLE", "1")
+        terminal.setenv("COLUMNS", "100")
+        screen = ask(path, "status", "--watch").split("look yourself")[0]
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|[0-9.]+ s ago", "", screen)
+
+
 def report(path: Path) -> str:
     """The page, without the table of settings, in which each machine has its own directory."""
     page = Path(ask(path, "report").strip()).read_text(encoding="utf-8")
@@ -117,7 +141,7 @@ def all_agree(machines: list[Path], task: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_three_machines_say_the_same_while_a_run_goes_on_and_after_its_end(
-    harness: LearnerHarness, machines: list[Path]
+    harness: LearnerHarness, machines: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config: Config = load(machines[0])
     harness.submit(config, PROMPTS)
@@ -138,12 +162,17 @@ def test_three_machines_say_the_same_while_a_run_goes_on_and_after_its_end(
     assert during["training"]["updates"] == newest.version.number == during["update"]["version"]
     assert during["update"]["kappa"] == 1 and during["skew"] == ""
     assert f"trained, in the update that made {newest.version}" in ask(machines[2], "show")
+    lines = watched(machines)
+    assert len(set(lines)) == 1, "status --watch"
+    assert f"running  version {newest.version.number}  reward" in lines[0], lines[0]
 
     harness.work(config, name="w2")
     learner.join(60)
     after = all_agree(machines, newest.task)
     assert (after["phase"], after["training"]["updates"], after["queue"]["trained"]) == ("finished", 4, PROMPTS)
-    assert "finished" in ask(machines[2], "status", "--watch"), "it ends with the run"
+    pictures = [last_picture(path, monkeypatch) for path in machines]
+    assert len(set(pictures)) == 1, "status --watch, which ends with the run"
+    assert "finished" in pictures[0] and "trained 16" in " ".join(pictures[0].split()), pictures[0]
 
     queue.heartbeat("w3", Heartbeat("made up", Version(0, 0), "idle", release="9.9.9"))
     assert status(machines[2])["skew"] == f"w3 runs release 9.9.9; this command is release {__version__}"
