@@ -5,6 +5,7 @@ last process starts; after it has ended, `verdict` must hold.
 """
 
 import os
+import random
 import signal
 from abc import ABC, abstractmethod
 from contextlib import ExitStack, suppress
@@ -31,8 +32,10 @@ from learner.recovery.rewind import choices
 from tests.faults.crash_points.crashing_run import DEADLINE_S, LEASE_S, Committer, CrashHarness, InstantWorker
 from tests.faults.crash_points.fork_server import RoleProcess
 from tests.faults.history import served_versions
+from tests.learner.selection_methods import METHODS
 from tests.processes import is_running
 from tests.queue.clients import Clients
+from tests.seed import session_seed
 from tests.waiting import wait_until
 
 Places = tuple[str, ...]
@@ -71,6 +74,7 @@ class Case(ABC):
         """Asserts what must hold after the last process."""
 
     def told(self) -> str:
+        """Returns what the case's processes have written last, which a failed test shows."""
         return self.log.read_text(errors="replace")[-6_000:] if self.log.exists() else ""
 
 
@@ -82,9 +86,10 @@ def ids(name: str, indices: range) -> list[str]:
 
 
 class LearnerCase(Case):
-    """Nine prompts, the first of which no learner can train on; four updates, each with its checkpoint.
+    """Nine prompts, the first of which no learner can train on; four updates or more, each with its checkpoint.
 
-    Old weights go only once there are newer ones than anybody can need: to die there takes more updates.
+    The session's seed draws a method of selection for each case. Old weights go only once there are newer ones than
+    anybody can need: to die there takes more updates.
     """
 
     PROMPTS, PROMPTS_TO_PRUNE = 9, 17
@@ -94,9 +99,12 @@ class LearnerCase(Case):
     def __enter__(self) -> Self:
         prunes = any(place.startswith("delete weights") for place in self.places)
         self.prompts = self.PROMPTS_TO_PRUNE if prunes else self.PROMPTS
-        refills = any(place.startswith("skip") for place in self.places)
-        changes = {"weights": {"anchor_every": 1} if prunes else {}, "selection": {"refill": refills}}
-        self.config = self.harness.config(self.name, **changes, queue={"lease_s": self.lease_s})
+        draw = random.Random(f"{session_seed()} selection of {self.name}")
+        skips = any(place.startswith("skip") for place in self.places)
+        self.selection = "refill" if skips else draw.choice([*METHODS])
+        weights = {"anchor_every": 1} if prunes else {}
+        sections = {"weights": weights, "queue": {"lease_s": self.lease_s}} | METHODS[self.selection]
+        self.config = self.harness.config(self.name, **sections)
         self.queue, self.store = self.harness.queue(self.config), self.harness.store(self.config)
         self._begin_run()
         return self
@@ -113,6 +121,9 @@ class LearnerCase(Case):
             assert self.run_role("commit#3") == CRASHED
             newest = next(iter(checkpoint.history(self.store)))
             self.store.put(newest.keys[0], b"damaged")
+
+    def told(self) -> str:
+        return f"(selection: {self.selection})\n{super().told()}"
 
     def _begin_run(self) -> None:
         """Submits the prompts, and starts a worker, which ends with `ends`."""
@@ -143,7 +154,8 @@ class LearnerCase(Case):
         assert [task.id for task in dead] == ["set/0/0"], dead
         assert sorted(checkpoint.trained_ids(self.store)) == ids("set", range(1, self.prompts))
         updates = metrics.read(self.config.run.dir / "metrics.jsonl")
-        assert max(int(lag) for update in updates for lag in update.lags) <= self.config.staleness.s
+        lags = [int(lag) for update in updates for lag in (*update.lags, *update.reused_lags)]
+        assert max(lags) <= self.config.staleness.s
         recorded = [task for update in updates for task in update.trained_ids]
         assert sorted(recorded) == ids("set", range(1, self.prompts)), "the metrics tell another story"
         assert (self.config.run.dir / "model" / "config.json").exists()

@@ -14,6 +14,7 @@ from echo_queue.errors import EchoQueueError, FencedError, PromptError, ServiceE
 from echo_queue.queue import Chunk, LearnerQueue, Outcome, PromptSet, RunRules
 from echo_queue.queue.submitter import digest_of
 from echo_queue.records import PromptShard, Published, Version
+from echo_queue.reporting import metrics
 from learner.ranks.team import Team
 from learner.recovery import checkpoint
 from learner.recovery import resume as resuming
@@ -24,6 +25,7 @@ from learner.training_loop import open_loop, train
 from tests.learner.learner_harness import LearnerHarness
 from tests.learner.recovery.one_process import newest as newest_whole
 from tests.learner.recovery.one_process import save
+from tests.learner.selection_methods import METHODS
 from tests.queue.queue_harness import QueueHarness
 from tests.waiting import wait_until
 
@@ -37,8 +39,9 @@ def trained_once(harness: LearnerHarness, config: Config) -> bool:
     return audit.ok and audit.trained == PROMPTS and trained == IDS
 
 
-def a_run_that_ended(harness: LearnerHarness) -> Config:
-    config = harness.config(learner={"keep_checkpoints": 8})
+def a_run_that_ended(harness: LearnerHarness, method: str = "oldest first") -> Config:
+    changes = METHODS[method]
+    config = harness.config(**{**changes, "learner": {"keep_checkpoints": 16, **changes.get("learner", {})}})
     harness.submit(config, PROMPTS)
     harness.work(config)
     train(config, threading.Event())
@@ -52,8 +55,10 @@ def manifests(harness: LearnerHarness, config: Config) -> list[CheckpointManifes
 
 
 @pytest.mark.slow
-def test_a_rewind_trains_again_what_was_trained_after_it_and_nothing_else(harness: LearnerHarness) -> None:
-    config = a_run_that_ended(harness)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_rewind_trains_again_what_was_trained_after_it_and_nothing_else(harness: LearnerHarness, method: str) -> None:
+    """… with each method of selection; the groups that the learner could have trained a second time are forgotten."""
+    config = a_run_that_ended(harness, method)
     store, queue = harness.store(config), harness.queue(config)
     target = manifests(harness, config)[-1]
     assert rewind(queue.learner(), queue, store, target.name) == PROMPTS - len(target.trained)
@@ -65,6 +70,11 @@ def test_a_rewind_trains_again_what_was_trained_after_it_and_nothing_else(harnes
     assert trained_once(harness, config)
     first, *_, last = reversed(manifests(harness, config))
     assert (first.name, last.lineage) == (target.name, status.learner.lineage + 1)
+    updates = metrics.read(config.run.dir / "metrics.jsonl")
+    before, after = ([one for one in updates if one.lineage == lineage] for lineage in (target.lineage, last.lineage))
+    assert not after[0].reused_lags
+    for those in (before, after):
+        assert any(one.reused_lags for one in those) == (method == "reuse")
 
 
 def test_weights_of_a_learner_that_was_overtaken_are_left_behind(harness: LearnerHarness) -> None:

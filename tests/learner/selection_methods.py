@@ -1,0 +1,13 @@
+"""What each method of selection changes in a small run's configuration (docs/selection.md)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+METHODS: Mapping[str, Mapping[str, dict[str, Any]]] = {
+    "oldest first": {},
+    "refill": {"selection": {"refill": True}},
+    "Shuffle-R1": {"selection": {"pairs_kept": 0.5, "shuffle_rounds": 2}},
+    "reuse": {"selection": {"reuse_groups": 2}},
+    "MoPPS": {"selection": {"curriculum": "mopps", "curriculum_window": 8}},
+    "DoPR": {"selection": {"curriculum": "dopr", "curriculum_window": 8}, "learner": {"batch_groups": 1}},
+}
