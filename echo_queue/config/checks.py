@@ -28,6 +28,7 @@ def contradictions(config: Config) -> Iterator[Problem]:
         )
     yield from _rollout(config)
     yield from _http(config.rollout)
+    yield from _engine_metrics(config.rollout)
     yield from _preemption(config.rollout.preemption)
     if config.environment.reward_min >= config.environment.reward_max:
         yield Problem("environment.reward_max", "is not above environment.reward_min", "raise it: rewards lie between")
@@ -108,14 +109,19 @@ def _http(rollout: Rollout) -> Iterator[Problem]:
         )
     if rollout.workers != 1:
         yield Problem("rollout.workers", "each worker needs a server of its own, and one server is named", "set 1")
-    if rollout.metrics_port:
-        yield Problem("rollout.metrics_port", "the server publishes its own metrics at /metrics", "remove it")
     if rollout.temperature < LEAST_TEMPERATURE:
         yield Problem(
             "rollout.temperature",
             f"vLLM's server samples at no temperature below {LEAST_TEMPERATURE}",
             f"set {LEAST_TEMPERATURE} or more",
         )
+
+
+def _engine_metrics(rollout: Rollout) -> Iterator[Problem]:
+    if rollout.metrics_port and rollout.engine != "vllm":
+        others = {"http": "the server publishes its own at /metrics", "transformers": "this engine publishes none"}
+        what = f'is not used by engine "{rollout.engine}": {others[rollout.engine]}'
+        yield Problem("rollout.metrics_port", what, 'remove it, or set engine = "vllm"')
 
 
 def _is_address(url: str) -> bool:

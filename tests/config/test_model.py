@@ -94,6 +94,12 @@ def test_a_server_is_named_for_the_engine_that_uses_it(tmp_path: Path) -> None:
     assert problems(tmp_path, BASE + other).keys() == {"rollout.http.url", "rollout.http.weights_dir"}
 
 
+def test_metrics_of_vllm_are_refused_where_there_is_no_vllm(tmp_path: Path) -> None:
+    text = BASE + '[rollout]\nmetrics_port = 9000\nengine = "{}"\n'
+    assert not problems(tmp_path, text.format("vllm"))
+    assert problems(tmp_path, text.format("transformers")).keys() == {"rollout.metrics_port"}
+
+
 @pytest.mark.parametrize("key", ['file = "notice"', 'endpoint = "http://127.0.0.1:1"', "acknowledge = true"])
 def test_what_a_watch_for_notices_does_not_use_is_refused(tmp_path: Path, key: str) -> None:
     preemption = BASE + "[rollout.preemption]\n"
