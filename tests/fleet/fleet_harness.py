@@ -17,6 +17,8 @@ from tests.waiting import wait_until
 
 ASSUMED = {"why": "a test"}
 RULES = RunRules(s=8, batch=2, pace=False)
+ANSWER_S = 60.0
+"""Redis is given so long for an answer that it is not away where the machine is busy."""
 GROUPS_PER_S = 1.0
 """The supply of one machine of each pool."""
 
@@ -71,9 +73,8 @@ class FleetHarness:
         return LocalDriver(self.folder / "machines", lambda name, pool: (*program, name, pool, journal), grace_s=5.0)
 
     def controller(self, fleet: Fleet, driver: Any = None, *, name: str = "", act: bool = True) -> Controller:
-        caller = self.queue.caller
-        queue = FleetQueue(caller.within(1.0), name)
-        return Controller(fleet, queue, Monitor(caller.within(1.0)), driver or self.driver, act=act)
+        caller = self.queue.caller.within(ANSWER_S)
+        return Controller(fleet, FleetQueue(caller, name), Monitor(caller), driver or self.driver, act=act)
 
     def trains(self, t_train_s: float, wait_s: float = 0.0) -> None:
         """The learner makes as many updates as a controller looks at, each of that length."""

@@ -25,7 +25,8 @@ from tests.waiting import wait_until
 
 TURNS = 3
 """Turns of a dismissal: its workers are told to rest, to leave, and the machine is ended."""
-FLEET = fleet_of({"spot": 1.0}, rest_s=0, leave_s=0.001)
+FLEET = fleet_of({"spot": 1.0}, rest_s=0, leave_s=0.001, every_s=600)
+"""A controller leads so long after each turn that it finishes a turn on the busiest machine."""
 
 
 class Refuser(Killer):
