@@ -11,3 +11,5 @@ METHODS: Mapping[str, Mapping[str, dict[str, Any]]] = {
     "MoPPS": {"selection": {"curriculum": "mopps", "curriculum_window": 8}},
     "DoPR": {"selection": {"curriculum": "dopr", "curriculum_window": 8}, "learner": {"batch_groups": 1}},
 }
+IN_ORDER = tuple(name for name, changes in METHODS.items() if "curriculum" not in changes.get("selection", {}))
+"""The methods that admit prompts in their order."""

@@ -26,6 +26,9 @@ pytestmark = [pytest.mark.proof(kind="whole runs", share=0.33), pytest.mark.time
 
 OPTIONS = {"size": PROMPTS, "seed": 7, "opponent": "random"}
 
+END = "<eos>"
+"""What `show` writes where the model ended its turn. The environment does not see it."""
+
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[SupervisedRun]:
@@ -73,7 +76,7 @@ def test_every_hand_is_trained_as_it_was_played(run: SupervisedRun) -> None:
 
 def assert_played(hand: Hand, told: Transcript) -> None:
     """The rules, asked again, answer every turn as the record says, and pay the same."""
-    said = [part.text for part in told.parts if part.speaker == "model"]
+    said = [part.text.removesuffix(END) for part in told.parts if part.speaker == "model"]
     heard = [part.text for part in told.parts if part.speaker == "environment"]
     answers = [hand.move(text) for text in said]
     if told.finish == "length" and isinstance(answers[-1], str):

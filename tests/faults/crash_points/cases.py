@@ -32,7 +32,7 @@ from learner.recovery.rewind import choices
 from tests.faults.crash_points.crashing_run import DEADLINE_S, LEASE_S, Committer, CrashHarness, InstantWorker
 from tests.faults.crash_points.fork_server import RoleProcess
 from tests.faults.history import served_versions
-from tests.learner.selection_methods import METHODS
+from tests.learner.selection_methods import IN_ORDER, METHODS
 from tests.processes import is_running
 from tests.queue.clients import Clients
 from tests.seed import session_seed
@@ -101,7 +101,8 @@ class LearnerCase(Case):
         self.prompts = self.PROMPTS_TO_PRUNE if prunes else self.PROMPTS
         draw = random.Random(f"{session_seed()} selection of {self.name}")
         skips = any(place.startswith("skip") for place in self.places)
-        self.selection = "refill" if skips else draw.choice([*METHODS])
+        waits = "return_unfit" in self.places[:1]  # for one of the first prompts, as `prepare` does
+        self.selection = "refill" if skips else draw.choice(IN_ORDER if waits else [*METHODS])
         weights = {"anchor_every": 1} if prunes else {}
         sections = {"weights": weights, "queue": {"lease_s": self.lease_s}} | METHODS[self.selection]
         self.config = self.harness.config(self.name, **sections)
