@@ -32,10 +32,11 @@ from echo_queue.records import Version
 from echo_queue.services.s3_server import S3Server
 from echo_queue.storage.endpoint import StoreEndpoint
 from echo_queue.storage.object_store import ObjectStore
+from learner.model.pieces import Piece
 from learner.ranks.team import Team
 from learner.recovery import checkpoint
 from learner.recovery.manifest import History
-from learner.recovery.state_files import FILE_BYTES, THREADS, Piece
+from learner.recovery.state_files import FILE_BYTES, THREADS
 
 MB, GB = 1e6, 1e9
 RUN, BLOB = "benchmark", "one-object"

@@ -28,11 +28,11 @@ from learner.model.head import Scored
 from learner.model.lora.adapters import Adapters
 from learner.model.lora.frozen_base import ADAPTER_FOLDER, FrozenBase
 from learner.model.optimizer import MOMENTS, HostOptimizer, Optimizer
+from learner.model.pieces import Piece
 from learner.model.scorer import Scorer
 from learner.model.sharding import first_row, local, materialise, rounded_type, shard, whole
 from learner.model.weight_files import open_to_readers
 from learner.ranks.team import Team
-from learner.recovery.state_files import Piece
 
 MASTER, RNG = "master/", "rng"
 

@@ -21,10 +21,10 @@ from echo_queue.errors import DeadlineError, Problem
 from echo_queue.records import Version
 from echo_queue.storage.object_store import ObjectStore
 from learner.model.host_memory import fill, rooms_for
+from learner.model.pieces import Piece
 from learner.ranks.team import Team
 from learner.recovery import checkpoint
 from learner.recovery.manifest import CheckpointManifest, History, name_of
-from learner.recovery.state_files import Piece
 
 log = logging.getLogger(__name__)
 

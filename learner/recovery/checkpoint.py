@@ -21,6 +21,7 @@ import torch
 from echo_queue.errors import FencedError, Problem, ServiceError
 from echo_queue.records import BASE, Version
 from echo_queue.storage.object_store import MissingObject, ObjectStore
+from learner.model.pieces import Piece
 from learner.ranks.team import Team
 from learner.recovery import rank_report, state_reader
 from learner.recovery.archive import ManifestReader, archive, checkpoint_of, keys, read, standing
@@ -35,7 +36,7 @@ from learner.recovery.manifest import (
     name_of,
 )
 from learner.recovery.rank_report import RankReport
-from learner.recovery.state_files import DTYPES, FILE_BYTES, SUFFIX, Piece, write_files
+from learner.recovery.state_files import DTYPES, FILE_BYTES, SUFFIX, write_files
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from echo_queue.records import BASE, Version
-from learner.recovery.state_files import DTYPES, StateFile, StoredRows, rows_of
+from learner.model.pieces import rows_of
+from learner.recovery.state_files import DTYPES, StateFile, StoredRows
 
 PREFIX, MANIFEST = "checkpoints/", "manifest.json"
 FORMAT = 4

@@ -8,7 +8,6 @@
   at a time, however large the state is.
 """
 
-import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from torch import Tensor
 
 from echo_queue.storage.object_store import MULTIPART_BYTES, ObjectStore
 from echo_queue.weights.delta import codes
+from learner.model.pieces import Piece, row_bytes, rows_of
 
 SUFFIX = ".safetensors"
 FILE_BYTES = MULTIPART_BYTES
@@ -41,29 +41,6 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 T = TypeVar("T")
 U = TypeVar("U")
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Consecutive rows of a tensor of shape `shape`: `tensor` holds the rows from `first` on. A scalar is one row."""
-
-    name: str
-    shape: tuple[int, ...]
-    first: int
-    tensor: Tensor
-
-    @property
-    def rows(self) -> int:
-        return rows_of(tuple(self.tensor.shape))
-
-    @property
-    def size(self) -> int:
-        """Number of bytes."""
-        return self.rows * row_bytes(self.shape, self.tensor.dtype)
-
-    def part(self, first: int, rows: int) -> Tensor:
-        """Returns a view of `rows` rows from row `first` of the whole tensor on."""
-        return self.tensor[first - self.first : first - self.first + rows] if self.shape else self.tensor
 
 
 @dataclass(frozen=True)
@@ -195,14 +172,6 @@ def view_of(flat: Tensor, where: StoredRows) -> Tensor:
     """Returns the stored rows as a view of `flat`, the bytes of their file."""
     taken = flat[where.begin : where.begin + where.size].view(DTYPES[where.dtype])
     return taken.view(where.rows, *where.shape[1:]) if where.shape else taken.view(())
-
-
-def rows_of(shape: tuple[int, ...]) -> int:
-    return shape[0] if shape else 1
-
-
-def row_bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
-    return math.prod(shape[1:]) * dtype.itemsize
 
 
 def in_threads(action: Callable[[T], U], items: Iterable[T]) -> list[U]:

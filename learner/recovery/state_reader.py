@@ -15,13 +15,12 @@ import torch
 from blake3 import blake3
 
 from echo_queue.storage.object_store import ObjectStore, ShortObject
+from learner.model.pieces import Piece, rows_of
 from learner.recovery.state_files import (
     NAMES,
-    Piece,
     StateFile,
     StoredRows,
     in_threads,
-    rows_of,
     view_of,
 )
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from learner.model.pieces import Piece
 from learner.model.policy import Policy
-from learner.recovery.state_files import Piece
 
 
 def state_of(policy: Policy) -> dict[str, Tensor]:

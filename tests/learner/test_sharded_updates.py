@@ -20,11 +20,11 @@ from learner.model.loading import load_policy, load_reference
 from learner.model.loading import prepare as for_scorer
 from learner.model.lora.adapters import Adapters
 from learner.model.past_versions import PastVersions
+from learner.model.pieces import Piece
 from learner.model.policy import MASTER, RNG, Policy
 from learner.model.scorer import Score, Scorer
 from learner.model.sharding import first_row, local
 from learner.ranks.team import RankLostError, Team
-from learner.recovery.state_files import Piece
 from learner.update import UpdateResult, learn
 from tests.learner.model.families import family_model
 from tests.learner.rank_processes import DEADLINE_S, RankProcesses, run_ranks

@@ -6,10 +6,11 @@ import torch
 
 from echo_queue.records import Version
 from echo_queue.storage.object_store import ObjectStore
+from learner.model.pieces import Piece
 from learner.ranks.team import Team
 from learner.recovery import checkpoint
 from learner.recovery.manifest import NO_SETS, CheckpointManifest, History
-from learner.recovery.state_files import FILE_BYTES, Piece, whole
+from learner.recovery.state_files import FILE_BYTES, whole
 
 DEADLINE_S = 60.0
 NOTHING: Mapping[str, torch.Tensor] = {}

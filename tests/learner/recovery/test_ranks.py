@@ -22,12 +22,12 @@ from echo_queue.services.s3_server import S3Server
 from echo_queue.storage.endpoint import StoreEndpoint
 from echo_queue.storage.object_store import ObjectStore
 from learner.model.loading import prepare
+from learner.model.pieces import Piece
 from learner.model.policy import Policy
 from learner.ranks.team import RankLostError, Team
 from learner.recovery import checkpoint
 from learner.recovery.background_saver import BackgroundSaver
 from learner.recovery.manifest import CheckpointManifest, History
-from learner.recovery.state_files import Piece
 from tests.learner.rank_processes import RankFailedError, RankProcesses, run_ranks
 from tests.learner.recovery.one_process import Read, Shapes
 from tests.learner.recovery.rank_threads import DEADLINE_S, run_all, teams

@@ -10,11 +10,11 @@ import torch
 
 from echo_queue import failpoints
 from echo_queue.storage.object_store import MissingObject, ObjectStore
+from learner.model.pieces import Piece
 from learner.recovery.state_files import (
     DTYPES,
     SUFFIX,
     THREADS,
-    Piece,
     StateFile,
     in_threads,
     layout,
