@@ -26,6 +26,7 @@ def test_a_traces_groups_take_the_mean_time_of_their_setting() -> None:
     assert sum(work_of(trace, index) for index in range(400)) / 400 == pytest.approx(4.0, rel=0.03)
 
 
+@pytest.mark.slow
 def test_the_planned_machines_keep_the_learner_busy_in_the_simulation_and_fewer_do_not_give_more() -> None:
     enough, fewer = planned(1)
     assert fewer.machines == round(0.8 * enough.machines)

@@ -30,6 +30,7 @@ def echo_queue(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module",
     [
@@ -65,6 +66,7 @@ def test_an_unknown_role_is_refused_with_those_that_are_known(tmp_path: Path) ->
     )
 
 
+@pytest.mark.slow
 def test_help_names_every_command(tmp_path: Path) -> None:
     done = echo_queue("--help", cwd=tmp_path)
     for command in (
@@ -135,6 +137,7 @@ def test_config_check_prints_json_for_scripts(tmp_path: Path) -> None:
     assert answer["config"]["run"]["name"] == "t"
 
 
+@pytest.mark.slow
 def test_config_check_is_content_with_a_good_file(tmp_path: Path) -> None:
     prompts = 'source = "reasoning-gym:chain_sum"\noptions = { size = 3, seed = 1 }\n'
     (tmp_path / "run.toml").write_text(f'[run]\nname = "t"\ndir = "out"\n[prompts]\n{prompts}')

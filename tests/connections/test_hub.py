@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.http_server import Asked, Reply, serving
 
 COMMITS = {"main": "b" * 40, "v1": "a" * 40}
@@ -63,6 +65,7 @@ def folders(home: Path, *revisions: str, **environ: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_a_revision_is_one_folder_with_the_files_that_are_opened_and_is_there_without_the_hub(tmp_path: Path) -> None:
     asked: list[str] = []
 

@@ -22,6 +22,7 @@ DRAWN_HERE = pytest.mark.parametrize("opener", IN_PROCESS, indirect=True)
 """A server begins its random numbers again where a sample is continued."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", UNTIED)
 def test_samples_that_join_and_leave_at_random_are_what_they_are_alone(opener: Opener, folder: Path, seed: int) -> None:
     chance, engine = random.Random(seed), opener(folder)

@@ -63,6 +63,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RedisSer
     redis.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failure", OWN_SERVERS.values(), ids=OWN_SERVERS)
 def test_what_is_wrong_with_servers_of_ones_own_is_told_and_mending_it_is_enough(
     tmp_path: Path,
@@ -101,6 +102,7 @@ def problems(told: str) -> list[tuple[str, str, str]]:
 READING = ("status", "audit", "show", "weights ls", "weights verify", "invitations", "fleet", "estimate")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "servers"),
     [*((command, "embedded") for command in ("config check", *READING)), ("config check", "own"), ("status", "own")],

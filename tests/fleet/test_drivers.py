@@ -46,6 +46,7 @@ def test_a_name_is_started_once_listed_until_it_is_gone_and_never_started_again(
     assert place.ever() == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["local", "kubernetes", pytest.param("aws", marks=pytest.mark.proof)])
 def test_a_driver_may_die_after_each_of_its_steps_and_nothing_is_started_or_ended_twice(
     kind: str, tmp_path: Path

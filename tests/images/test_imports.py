@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Iterable
 from importlib.metadata import distribution, packages_distributions
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -31,6 +32,7 @@ def brought(requirements: Iterable[str], extras: Iterable[str] = ()) -> set[str]
     return found
 
 
+@pytest.mark.slow
 def test_those_who_submit_prepare_look_and_serve_need_no_extra() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     installed = {"echo-queue"} | brought(project["dependencies"])

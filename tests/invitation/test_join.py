@@ -103,6 +103,7 @@ def test_an_invited_machine_leases_and_completes_with_a_workers_rights_until_it_
     assert "was revoked before" in say("revoke", run.config_file(), entry["id"]).stdout
 
 
+@pytest.mark.slow
 def test_an_invitation_is_used_once_by_one_machine_which_may_come_again(
     say: Say, refused: Callable[..., str], invited: Invited, tmp_path: Path
 ) -> None:

@@ -88,6 +88,7 @@ def test_a_forked_role_finds_what_a_started_one_finds(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "logs" / f"with {IMPORTS}.log").read_text().splitlines()[-1] == "begun"
 
 
+@pytest.mark.slow
 def test_forked_roles_draw_different_random_numbers(tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("one", "two")]
     with Supervisor(tmp_path, forked_with="torch") as roles:

@@ -111,6 +111,7 @@ def scores(policy: Policy) -> Tensor:
     return policy.score(one_batch(), TEMPERATURE).logprobs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_a_visit_scores_as_what_was_published_and_leaves_every_bit_of_the_policy(name: str) -> None:
     policy, past, published = trained(KINDS[name])

@@ -72,6 +72,7 @@ def test_a_finished_run_goes_on_with_what_was_revived(harness: LearnerHarness) -
     assert (queue.audit().trained, queue.status().finished) == (8, True)
 
 
+@pytest.mark.slow
 def test_every_prompt_is_trained_once_and_the_model_is_a_hugging_face_folder(harness: LearnerHarness) -> None:
     config = harness.config()
     harness.submit(config, PROMPTS)

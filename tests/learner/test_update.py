@@ -67,6 +67,7 @@ def train(policy: Policy, updates: int, age: int) -> list[float]:
     return rewards
 
 
+@pytest.mark.slow
 def test_a_tiny_model_learns_a_trivial_task_in_a_few_updates() -> None:
     rewards = train(make_policy(), updates=40, age=0)
     assert np.mean(rewards[:3]) < 0.25

@@ -112,6 +112,7 @@ def test_a_slow_housekeeper_ends_leases_too(server: RedisServer) -> None:
         wait_until(all_expired, "the expired leases")
 
 
+@pytest.mark.slow
 def test_names_of_workers_that_came_and_went_do_not_pile_up(server: RedisServer) -> None:
     with server.client() as client:
         client.function_load(library.source().replace("3600000", str(FORGET_MS)), replace=True)

@@ -68,6 +68,7 @@ SMALL = Group(
 
 
 @given(groups())
+@pytest.mark.slow
 def test_a_group_survives_its_bytes_exactly(group: Group) -> None:
     assert plain(decode(encode(group))) == plain(group)
 

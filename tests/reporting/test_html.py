@@ -60,6 +60,7 @@ def test_a_report_needs_nothing_else_and_its_pictures_do_not_mix(report: str) ->
     assert report.count("<svg") == PICTURES
 
 
+@pytest.mark.slow
 def test_every_colour_of_a_picture_is_the_pages(report: str) -> None:
     pictures = "".join(re.findall(r"<svg.*?</svg>", report, flags=re.DOTALL))
     assert set(re.findall(r"#[0-9a-fA-F]{6}\b", pictures)) == set()

@@ -26,6 +26,7 @@ def total(figures: Figures) -> float:
     seed=st.integers(0, 99),
 )
 @settings(max_examples=8, deadline=None)
+@pytest.mark.slow
 def test_no_lag_exceeds_s_and_the_learner_trains_or_waits(
     s: int, generation: float, supply: float, batch: int, seed: int
 ) -> None:

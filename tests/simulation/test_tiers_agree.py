@@ -19,12 +19,8 @@ CASES = {
 }
 
 
-LONG = ("late groups are waited for", "more late groups than one step sends back")
-
-
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=pytest.mark.slow) if case in LONG else case for case in CASES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
 def test_both_tiers_have_the_same_figures(case: str) -> None:
     asked = CASES[case]
     assert simulate(asked, 3, "exact") == simulate(asked, 3, "fast")

@@ -51,6 +51,7 @@ def test_tied_weights_are_stored_once_and_come_back_tied(object_store: ObjectSto
     assert fetched["head"] is fetched["embedding"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encrypt", [False, True])
 def test_chains_of_differences_skips_and_anchors_are_bit_exact(object_store: ObjectStore, encrypt: bool) -> None:
     versions = history(11)

@@ -36,6 +36,7 @@ def misbehaving(timeout_s: float = 120.0) -> dict[str, object]:
     return {"kind": "function", "function": "tests.workers.rewards:as_told", "timeout_s": timeout_s}
 
 
+@pytest.mark.slow
 def test_every_prompt_becomes_a_scored_group_with_the_models_own_logprobs(harness: Begin, folder: Path) -> None:
     run = harness(rollout={"pool": "spot", "machine": "node-7"})
     run.begin(QUESTIONS, tensors_of(folder), wanted=ANSWER)
@@ -211,6 +212,7 @@ def test_chat_goes_through_the_models_template(harness: Begin, tmp_path: Path) -
     assert_generated_by(model, group, temperature=0.8)
 
 
+@pytest.mark.slow
 def test_a_finished_run_lets_its_workers_go(harness: Begin, folder: Path) -> None:
     run = harness()
     run.begin(QUESTIONS[:1], tensors_of(folder), wanted=ANSWER)
@@ -238,6 +240,7 @@ def test_weights_that_cannot_be_fetched_leave_the_old_ones_serving(harness: Begi
     assert "or newer did not arrive within 10 s" in str(error) and "weights/nowhere" in str(error)
 
 
+@pytest.mark.slow
 def test_a_worker_far_away_gets_its_base_model_from_the_store(harness: Begin, folder: Path) -> None:
     run = harness(model={"base": "init", "max_prompt_tokens": 64, "max_new_tokens": 16})
     run.begin(QUESTIONS[:1], tensors_of(folder), wanted=ANSWER)
@@ -246,6 +249,7 @@ def test_a_worker_far_away_gets_its_base_model_from_the_store(harness: Begin, fo
     assert_generated_by(folder, run.drain(1)[0], temperature=0.8)
 
 
+@pytest.mark.slow
 def test_a_folder_that_only_the_learners_machine_has_reaches_a_worker_through_the_store(
     harness: Begin, folder: Path, tmp_path: Path
 ) -> None:
@@ -256,6 +260,7 @@ def test_a_folder_that_only_the_learners_machine_has_reaches_a_worker_through_th
     assert_generated_by(folder, run.drain(1)[0], temperature=0.8)
 
 
+@pytest.mark.slow
 def test_a_model_that_is_nowhere_ends_the_worker_with_where_it_was_looked_for(harness: Begin, folder: Path) -> None:
     run = harness(model={"base": "./nowhere"}, queue={"stall_deadline_s": 0.5})
     run.begin(QUESTIONS[:1], tensors_of(folder), wanted=ANSWER)
@@ -265,6 +270,7 @@ def test_a_model_that_is_nowhere_ends_the_worker_with_where_it_was_looked_for(ha
     assert "./nowhere is no folder here and no model that the hub gives, and the learner stored no base" in str(error)
 
 
+@pytest.mark.slow
 def test_an_environment_that_cannot_be_made_ends_the_worker_before_it_leases(harness: Begin, folder: Path) -> None:
     run = harness(environment={"kind": "function", "function": "nowhere_at_all:f"})
     run.begin(QUESTIONS[:1], tensors_of(folder))

@@ -118,11 +118,13 @@ def reachable(role: str) -> list[str]:
     return [point for point in points.points(role) if (role, point) not in UNREACHED]
 
 
+@pytest.mark.slow
 def test_nothing_is_written_sent_or_spawned_but_through_a_failpoint() -> None:
     assert unguarded_io.unseen() == []
     assert unguarded_io.idle_reasons() == [], "what is excused here is gone"
 
 
+@pytest.mark.slow
 def test_every_failpoint_is_a_point_of_some_role() -> None:
     known = {point for role in points.ROLES for point in points.points(role)} | {*OPERATORS, *SWEEP, *CONTROLLER}
     known |= {f"{verb} *" for verb in ("put", "put once", "get", "head", "list", "delete", "look at", "create")}

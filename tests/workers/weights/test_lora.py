@@ -126,6 +126,7 @@ def apart(engine: TransformersEngine, score: Score, policy: Policy) -> float:
         return float((score(batch, 1.0).logprobs - batch.behaviour).abs().mean())
 
 
+@pytest.mark.slow
 def test_peft_loads_the_adapters_onto_the_base_model(folder: Path, policy: Policy, tmp_path: Path) -> None:
     from peft import PeftModel
 
@@ -141,6 +142,7 @@ def test_peft_loads_the_adapters_onto_the_base_model(folder: Path, policy: Polic
 
 
 @on_rclone
+@pytest.mark.slow
 def test_a_worker_with_another_base_model_is_refused(learner: Publications, tmp_path: Path) -> None:
     other = Worker(save_model(tmp_path / "other", seed=1), learner)
     with pytest.raises(OtherBase, match=r"adapters of another base model than this worker's: model\."):

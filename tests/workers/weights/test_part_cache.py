@@ -161,6 +161,7 @@ assert kept.memory()[999] == 7
 """
 
 
+@pytest.mark.slow
 def test_there_may_be_more_parts_than_files_may_be_open(tmp_path: Path) -> None:
     command = [sys.executable, "-c", MANY, str(tmp_path / "w1")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
@@ -228,6 +229,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 def test_caches_of_the_dead_are_swept_and_those_of_the_living_are_not(tmp_path: Path) -> None:
     names = ("dead", "alive")
     holders = [

@@ -336,6 +336,7 @@ def test_a_worker_that_no_learner_tells_whom_to_trust_says_so(harness: Begin) ->
         pin(run.config, Clients.connected_as(run.config, "worker"), NO_SHUTDOWN)
 
 
+@pytest.mark.slow
 def test_an_old_pointer_that_redis_names_again_takes_no_worker_back(follow: Follow) -> None:
     """Somebody who may write to Redis sets the pointer back to a version whose objects are still stored."""
     following = follow()
