@@ -56,9 +56,8 @@ def age_days(price: Price | TrafficPrice, on: date) -> int:
 def _contradictions(fleet: Fleet) -> Iterator[Problem]:
     run, lengths, budget = fleet.run, fleet.lengths, fleet.budget.usd_per_hour
     if run.kappa != "any" and run.kappa > run.s + 1:
-        what = (
-            f"κ = {run.kappa} with S = {run.s}: after {run.s + 1} updates without a publication nothing is fresh enough"
-        )
+        updates = f"{run.s + 1} updates" if run.s else "one update"
+        what = f"κ = {run.kappa} with S = {run.s}: after {updates} without a publication nothing is fresh enough"
         yield Problem("run.kappa", what, f"set kappa to {run.s + 1} or less, or s to {run.kappa - 1} or more")
     if lengths.mean_tokens.value > lengths.most_tokens:
         what = f"the mean sample is longer than the longest, {lengths.most_tokens} tokens"

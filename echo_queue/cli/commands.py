@@ -86,8 +86,14 @@ def services(config: ConfigFile) -> None:
     """Serve the embedded Redis and object store until SIGTERM."""
     from echo_queue.services import serve
 
+    def keep_answers() -> None:
+        from echo_queue.cli.run_end import keep_latest_answers  # whose imports would keep the start waiting
+
+        keep_latest_answers(loaded)
+
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S")
-    serve(load(config))
+    loaded = load(config)
+    serve(loaded, before_end=keep_answers)
 
 
 @app.command(rich_help_panel=ROLES)

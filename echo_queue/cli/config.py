@@ -18,6 +18,7 @@ from echo_queue.cli.documents import CheckDocument
 from echo_queue.cli.output import print_json
 from echo_queue.cli.preflight import For
 from echo_queue.config import loading
+from echo_queue.connections.endpoints import EMBEDDED, START_EMBEDDED, services_dir
 from echo_queue.errors import Problem
 from echo_queue.estimate import refusals
 from echo_queue.launch.problem_output import WARNING, print_problems
@@ -56,11 +57,20 @@ def examine(path: Path, role: For = For.run) -> Report:
     named = {problem.where for problem in problems}
     found = (*refusals(config), *preflight.problems(config, role))
     problems += tuple(problem for problem in found if problem.where not in named)
+    if named & {"run", "run.name", "run.dir"}:  # stand-ins, which no directory and no service need know
+        return Report(config, problems)
     if of_directory := tuple(_directory_problems(config.run.dir)):
         return Report(config, problems + of_directory)
     services = inspect(config, preflight.ROLES.get(role))
-    shared = tuple(placement.sharing(config)) if role is For.run else ()
-    return Report(config, problems + services.refusals, services.warnings + shared)
+    placed = tuple(placement.sharing(config) if role is For.run else _services_elsewhere(config))
+    return Report(config, problems + services.refusals, services.warnings + placed)
+
+
+def _services_elsewhere(config: configuration.Config) -> Iterator[Problem]:
+    """Warns of embedded services that never started here: a role of another machine could not reach them."""
+    if EMBEDDED in (config.redis.url, config.store.url) and not services_dir(config).is_dir():
+        what = "embedded services have not started on this machine, and they serve no other one"
+        yield Problem("services", what, START_EMBEDDED)
 
 
 def _directory_problems(directory: Path) -> Iterator[Problem]:

@@ -4,19 +4,16 @@ It imports neither torch nor the user's code, which may take long: a reward func
 module. What cannot be known that way is left to the roles, and to the first prompts (`queue/dead_causes.py`).
 """
 
-import ast
-import difflib
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from enum import StrEnum
-from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from echo_queue.config import Config
 from echo_queue.config.checks import NAMED
+from echo_queue.config.function_text import definition
 from echo_queue.errors import EchoQueueError, Problem, UnfitPromptError
 from echo_queue.estimate.model_config import find
 from echo_queue.invitation import machine
@@ -32,9 +29,6 @@ TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "voc
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 """Either file makes a folder one with weights that a learner can read."""
 HUB_MODEL = '"Qwen/Qwen3-0.6B"'
-GIVEN = ("prompts", "completions", "completion_ids", "trainer_state")
-"""The keywords that every reward function gets, besides one for each column."""
-ANSWERS = ("answer", "solution")
 ENVIRONMENT_PACKAGES = {
     "reasoning-gym": ("reasoning_gym", "environments"),
     "math": ("math_verify", "environments"),
@@ -67,21 +61,20 @@ def problems(config: Config, role: For = For.run) -> Iterator[Problem]:
         yield from _model(config, role)
     if role is not For.submitter:
         yield from _packages(config, role)
-    function = None
     if role in (For.run, For.worker):
         environment = config.environment
         reference = environment.function if environment.kind in NAMED else ""
-        function = _function("environment.function", reference)
+        function = definition("environment.function", reference)
         if isinstance(function, Problem):
             yield function
     if role is For.run:
         yield from _ports(config)
     if role in (For.run, For.learner):
-        loss = _function("learner.loss", config.learner.loss)
+        loss = definition("learner.loss", config.learner.loss)
         if isinstance(loss, Problem):
             yield loss
     if role in (For.run, For.submitter):
-        yield from _prompts(config, function if isinstance(function, ast.AST) else None)
+        yield from _prompts(config)
 
 
 def _ports(config: Config) -> Iterator[Problem]:
@@ -92,7 +85,7 @@ def _ports(config: Config) -> Iterator[Problem]:
     yield from machine.peer_port_problems(config, config.rollout.workers)
 
 
-def _prompts(config: Config, function: ast.AST | None) -> Iterator[Problem]:
+def _prompts(config: Config) -> Iterator[Problem]:
     """Checks the first prompts; the others are checked when they are submitted.
 
     A run that has made updates may need its source no more; whether it does is seen when it submits.
@@ -108,7 +101,7 @@ def _prompts(config: Config, function: ast.AST | None) -> Iterator[Problem]:
         yield from () if (config.run.dir / "metrics.jsonl").exists() else error.problems
         return
     if rows:
-        yield from _columns(config, function, _shared(rows))
+        yield from _columns(config, _shared(rows))
 
 
 def _model(config: Config, role: For) -> Iterator[Problem]:
@@ -172,80 +165,23 @@ def _of_worker(config: Config) -> Iterator[tuple[str, str, str]]:
         yield "vllm", "rollout.engine", "vllm"
 
 
-def _function(where: str, reference: str) -> ast.AST | Problem | None:
-    """Returns the definition of the user's function or class; None if none is named, or the text does not tell.
-
-    `where`: the key that names it, as `module:name`.
-    """
-    if ":" not in reference:
-        return None
-    module, _, name = reference.partition(":")
-    first, *rest = module.split(".")
-    spec = PathFinder.find_spec(first, [str(Path.cwd()), *sys.path])
-    if spec is None:
-        what = f"there is no module {first}, neither in {Path.cwd()} nor among the installed packages"
-        return Problem(where, what, "start the command in the folder of that file, or install it")
-    file = _file(Path(spec.origin or ""), rest)
-    return None if file is None else _definition(where, file, name)
-
-
-def _file(origin: Path, rest: Sequence[str]) -> Path | None:
-    if rest:
-        origin = origin.parent.joinpath(*rest).with_suffix(".py")
-    return origin if origin.suffix == ".py" and origin.is_file() else None
-
-
-def _definition(where: str, file: Path, name: str) -> ast.AST | Problem | None:
-    try:
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-    except (SyntaxError, UnicodeDecodeError) as error:
-        return Problem(where, f"{file} is not Python: {error}", "fix that line")
-    names: dict[str, ast.AST] = {}
-    for node in tree.body:
-        names |= dict.fromkeys(_names(node), node)
-    if name in names:
-        return names[name]
-    if "*" in names or any(isinstance(node, ast.If | ast.Try | ast.With | ast.For) for node in tree.body):
-        return None
-    near = difflib.get_close_matches(name, names, n=1)
-    fix = f"did you mean {near[0]}?" if near else f"define it there, or name one of: {', '.join(sorted(names)) or '-'}"
-    return Problem(where, f"{file.name} defines no {name}", fix)
-
-
-def _names(node: ast.stmt) -> Iterator[str]:
-    match node:
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-            yield name
-        case ast.Import(names=names) | ast.ImportFrom(names=names):
-            yield from ((alias.asname or alias.name).partition(".")[0] for alias in names)
-        case ast.Assign(targets=targets):
-            yield from (target.id for target in targets if isinstance(target, ast.Name))
-        case ast.AnnAssign(target=ast.Name(id=name)):
-            yield name
-
-
 def _shared(rows: "Sequence[PromptRow]") -> list[str]:
     """Returns the columns that every row has, besides the prompt."""
     return sorted(set.intersection(*(set(row.columns) for row in rows)))
 
 
-def _columns(config: Config, function: ast.AST | None, columns: Sequence[str]) -> Iterator[Problem]:
+def _columns(config: Config, columns: Sequence[str]) -> Iterator[Problem]:
     """Compares what the reward needs with the columns of the prompts."""
-    kind, has = config.environment.kind, f"the prompts have {', '.join(columns) or 'no column but the prompt'}"
-    if kind == "math" and not set(ANSWERS) & set(columns):
-        what = f"math compares with a column {' or '.join(ANSWERS)}; {has}"
+    from echo_queue.submission.needed_columns import needed_columns
+
+    has = f"the prompts have {', '.join(columns) or 'no column but the prompt'}"
+    needed, reference = needed_columns(config.environment), config.environment.function
+    if needed.any_of and not set(needed.any_of) & set(columns):
+        what = f"math compares with a column {' or '.join(needed.any_of)}; {has}"
         yield Problem("environment.kind", what, "rename the column that holds the answer")
-    if kind != "function" or not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-        return
-    arguments, reference = function.args, config.environment.function
-    if function.decorator_list:
-        return
-    needed = {argument.arg for argument in arguments.args[: len(arguments.args) - len(arguments.defaults)]}
-    needed |= {one.arg for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if not default}
-    taken = {argument.arg for argument in (*arguments.args, *arguments.kwonlyargs)}
-    if missing := sorted(needed - {*GIVEN, *columns}):
+    if missing := [name for name in needed.each if name not in columns]:
         what = f"{reference} needs the columns {', '.join(missing)}; {has}"
         yield Problem("environment.function", what, "rename the columns of the prompts, or the function's arguments")
-    if arguments.kwarg is None and (refused := sorted({*GIVEN, *columns} - taken)):
+    if refused := needed.refused({*columns}):
         what = f"{reference} does not take {', '.join(refused)}, which every call passes"
         yield Problem("environment.function", what, "add **columns to its arguments")

@@ -52,6 +52,13 @@ def keep_answers(config: Config) -> None:
         outcome.write(config, updates, end.audit, end.status, dead=end.dead, sets=end.sets, early=True)
 
 
+def keep_latest_answers(config: Config) -> None:
+    """Does so where embedded services end whose roles were started one by one, and no `run` has kept its own."""
+    end = outcome.read(config)
+    if config.redis.url == EMBEDDED and (end is None or end.early):
+        keep_answers(config)
+
+
 def conclude(config: Config, end: End, path: Path) -> int:
     """Writes the report and the outcome, and prints the result of the run. Returns the exit code."""
     found = end.audit

@@ -17,9 +17,10 @@ def contradictions(config: Config) -> Iterator[Problem]:
     """Yields every contradiction in `config`."""
     s, kappa = config.staleness.s, config.staleness.kappa
     if kappa != "auto" and kappa > s + 1:
+        updates = f"{s + 1} updates" if s else "one update"
         yield Problem(
             "staleness.kappa",
-            f"κ = {kappa} with S = {s}: after {s + 1} updates without a publication nothing is fresh enough to train",
+            f"κ = {kappa} with S = {s}: after {updates} without a publication nothing is fresh enough to train",
             f"set kappa to {s + 1} or less, or s to {kappa - 1} or more",
         )
     if config.redis.url == "embedded" and config.redis.wait_replicas:

@@ -21,9 +21,12 @@ from echo_queue.errors import ConfigError, Problem
 
 ENV_PREFIX = "ECHO_QUEUE_"
 FIXES = {
-    "secret_in_url": "remove them: redis.username names the user, and docs/rights.md says which variable or file "
-    "has the password",
+    "secret_in_url": "remove them: redis.username names the user of Redis, and docs/rights.md says which variable or "
+    "file has a secret",
 }
+
+STAND_INS = {"name": "first", "dir": "first"}
+"""What stands for the keys without a default, while everything else is checked."""
 
 
 def load(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
@@ -37,9 +40,9 @@ def load(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
 def examine(path: Path, environ: Mapping[str, str] = os.environ) -> tuple[Config | None, tuple[Problem, ...]]:
     """Returns the configuration and every problem with it.
 
-    A value that is wrong by itself is reported and replaced by its default, so that problems elsewhere (impossible
-    combinations, unreachable services) can be reported at the same time. The configuration is None if the file cannot
-    be read, or a key without a default is missing.
+    A value that is wrong by itself is reported and replaced by its default or stand-in, so that problems elsewhere
+    (impossible combinations, unreachable services) can be reported at the same time. The configuration is None if the
+    file cannot be read.
     """
     try:
         values = read_toml(path)
@@ -98,7 +101,7 @@ def _literal(text: str) -> Any:
 
 
 def _without(values: dict[str, Any], problems: list[Problem]) -> Config | None:
-    """Replaces wrong values by their defaults; None where a wrong value has no default."""
+    """Replaces wrong values by their defaults or stand-ins; None where that is not enough."""
     for problem in problems:
         *sections, key = problem.where.split(".")
         table: Any = values
@@ -106,6 +109,8 @@ def _without(values: dict[str, Any], problems: list[Problem]) -> Config | None:
             table = table.get(section, {}) if isinstance(table, dict) else {}
         if isinstance(table, dict):
             table.pop(key, None)
+    run = values.get("run")
+    values["run"] = STAND_INS | (run if isinstance(run, dict) else {})
     try:
         return Config.model_validate(values)
     except ValidationError:

@@ -63,6 +63,7 @@ def _without_secrets(url: str) -> str:
 
 
 Address = Annotated[str, AfterValidator(_without_secrets)]
+WebAddress = Annotated[str, Field(pattern=r"^(https?://.+)?$"), AfterValidator(_without_secrets)]
 
 
 class Redis(Section):
@@ -216,7 +217,7 @@ class Preemption(Section):
 
     watch: Literal["none", "aws", "gcp", "azure", "file", "signal"] = "none"
     """Source of the notices: a cloud's metadata server, a file, or the signals SIGUSR1 (rest) and SIGUSR2 (leave)."""
-    endpoint: str = Field(default="", pattern=r"^(https?://.+)?$")
+    endpoint: WebAddress = ""
     """URL of the metadata server. Default: the cloud's own."""
     file: Path | None = None
     """The worker leaves once this file exists. It may contain the seconds that are left, or the word `rest`."""
@@ -230,7 +231,7 @@ class Preemption(Section):
 class Http(Section):
     """The server that generates for `rollout.engine = "http"` (docs/engines.md). It serves this worker alone."""
 
-    url: str = Field(default="", pattern=r"^(https?://.+)?$")
+    url: WebAddress = ""
     """Address of the server: `http://host:8000`."""
     weights_dir: Path | None = None
     """A folder that worker and server see under the same path, with room for two copies of the model."""

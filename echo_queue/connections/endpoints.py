@@ -68,7 +68,7 @@ def resolve(config: Config, role: Role) -> Endpoints:
 def redis_endpoint(config: Config, role: Role) -> RedisEndpoint:
     """Returns the Redis endpoint for `role`. Raises `ServiceError` if the embedded server never started."""
     if config.redis.url == EMBEDDED:
-        address = _read(services_dir(config) / "redis.json", "redis.url")
+        address = _read(services_dir(config) / "redis.json")
         return RedisEndpoint(address["url"], role, generated_password(services_dir(config), role))
     username = config.redis.username.replace("{role}", role)
     return RedisEndpoint(config.redis.url, username, external_redis_password(role=role), config.redis.ca_file)
@@ -78,7 +78,7 @@ def store_endpoint(config: Config, role: Role = "worker") -> StoreEndpoint:
     """Returns the store's endpoint for `role`. Raises `ServiceError` if the embedded server never started."""
     store = config.store
     if store.url == EMBEDDED:
-        address = _read(services_dir(config) / "store.json", "store.url")
+        address = _read(services_dir(config) / "store.json")
         keys: StoreKeys | None = generated(services_dir(config)).store
         endpoint = StoreEndpoint(
             address["url"], store.bucket, put_once=address["put_once"], directory=Path(address["directory"])
@@ -118,13 +118,13 @@ def _login(endpoint: RedisEndpoint) -> str:
     return f"{quote(endpoint.username, safe='')}:{quote(endpoint.password, safe='')}@"
 
 
-def _read(path: Path, key: str) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, Any]:
     """Reads an endpoint file. Raises `Unreachable` if there is none."""
     try:
         return cast(dict[str, Any], orjson.loads(path.read_bytes()))
     except FileNotFoundError:
         what = f"the embedded services of this run have not started on this machine ({path})"
-        raise Unreachable(Problem(key, what, START_EMBEDDED)) from None
+        raise Unreachable(Problem("services", what, START_EMBEDDED)) from None
     except (OSError, orjson.JSONDecodeError) as error:
         raise ServiceError(
             Problem(str(path), f"cannot be read: {error}", "delete it and restart the services")
@@ -136,7 +136,7 @@ def away(config: Config, key: Literal["redis.url", "store.url"], what: str) -> U
 
     It names the machine on which the service was started, if the run's directory is on a disk of several.
     """
-    host = _read(services_dir(config) / f"{key.removesuffix('.url')}.json", key).get("host", platform.node())
+    host = _read(services_dir(config) / f"{key.removesuffix('.url')}.json").get("host", platform.node())
     elsewhere = "" if host == platform.node() else f"; they were started on {host}, and this is {platform.node()}"
     text = f"the embedded services of this run do not answer: {what}{elsewhere}"
-    return Unreachable(Problem(key, text, START_EMBEDDED))
+    return Unreachable(Problem("services", text, START_EMBEDDED))

@@ -1,5 +1,8 @@
 """Prints problems for the person who must act."""
 
+import re
+import shlex
+import sys
 from collections.abc import Iterable
 
 from rich.console import Console
@@ -9,6 +12,8 @@ from echo_queue.errors import Problem
 
 PROBLEM, WARNING = ("✗ ", "bold red"), ("! ", "bold yellow")
 """The signs before a problem that must be mended, and before one that only weakens a promise."""
+COMMAND = re.compile(r"(echo-queue(?: [a-z-]+)+) CONFIG\b")
+"""A command in a fix; `CONFIG` stands for the configuration's file."""
 
 
 def print_problems(
@@ -17,8 +22,14 @@ def print_problems(
     """Prints one paragraph per problem on stderr. Long lines are wrapped, with an indent, on a terminal only."""
     console = console or Console(stderr=True, highlight=False)
     for problem in problems:
-        print_wrapped(console, Text.assemble(sign, (problem.where, "bold"), ": ", problem.what), 2)
-        print_wrapped(console, Text.assemble("    ", ("→ ", "green"), problem.fix), 4)
+        print_wrapped(console, Text.assemble(sign, (problem.where, "bold"), ": ", with_file(problem.what)), 2)
+        print_wrapped(console, Text.assemble("    ", ("→ ", "green"), with_file(problem.fix)), 4)
+
+
+def with_file(text: str) -> str:
+    """Returns the text with the file that this process was given in place of each command's `CONFIG`."""
+    file = next((word for word in sys.argv[1:] if word.endswith(".toml")), None)
+    return text if file is None else COMMAND.sub(lambda found: f"{found[1]} {shlex.quote(file)}", text)
 
 
 def print_wrapped(console: Console, text: Text, indent: int = 2) -> None:

@@ -22,8 +22,8 @@ LINE_LENGTH, LINE_END = 300, 80
 """The length to which a reason's line is cut, and how much of its end is kept, which says where the error was."""
 PLACE = re.compile(r"(?<=\bas reward )\d+")
 FIX = (
-    "fix the cause; `echo-queue run` then tries them again by itself; elsewhere restart the workers, which still run "
-    "the old code, and then `echo-queue revive CONFIG`"
+    "fix the cause; `echo-queue run CONFIG` then tries them again by itself; elsewhere restart the workers, which "
+    "still run the old code, and then `echo-queue revive CONFIG`"
 )
 
 

@@ -4,7 +4,7 @@
 either kind.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -14,12 +14,15 @@ if TYPE_CHECKING:
     from echo_queue.connections.verdict import Verdict
 
 
-def serve(config: "Config", stop: Event | None = None) -> None:
-    """Serves the run's embedded services until `stop` is set (default: until SIGTERM or Ctrl-C)."""
+def serve(config: "Config", stop: Event | None = None, before_end: Callable[[], None] = lambda: None) -> None:
+    """Serves the run's embedded services until `stop` is set (default: until SIGTERM or Ctrl-C).
+
+    `before_end` is called then, while they still answer.
+    """
     # Imported here and below, so that importing this package stays light.
     from echo_queue.services.serving import serve
 
-    serve(config, stop)
+    serve(config, stop, before_end=before_end)
 
 
 def prepare(config: "Config") -> "Iterator[str]":

@@ -212,10 +212,16 @@ def users(run: str, passwords: Mapping[Role, str], name: str = "{role}") -> list
     return [User(name.replace("{role}", role), passwords[role], rules(role, run, prefix)) for role in passwords]
 
 
-def serve(config: Config, stop: threading.Event | None = None, backoff: RestartBackoff = BACKOFF) -> None:
+def serve(
+    config: Config,
+    stop: threading.Event | None = None,
+    backoff: RestartBackoff = BACKOFF,
+    before_end: Callable[[], None] = lambda: None,
+) -> None:
     """Runs the services until `stop` is set or, without one, until SIGTERM or SIGINT.
 
-    Raises `RunningError` while another process keeps them: it, and nobody else, ends them.
+    `before_end` is called then, while they still answer. Raises `RunningError` while another process keeps them: it,
+    and nobody else, ends them.
     """
     if stop is None:
         stop = threading.Event()
@@ -232,6 +238,7 @@ def serve(config: Config, stop: threading.Event | None = None, backoff: RestartB
             with LivenessThread("services", services.trouble):
                 while not stop.wait(WATCH_S):
                     services.watch()
+            before_end()
         finally:
             services.stop()
 

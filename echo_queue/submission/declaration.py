@@ -25,6 +25,7 @@ from echo_queue.records import PromptRow
 from echo_queue.submission.celery.messages import send
 from echo_queue.submission.length_features import refuse_featureless
 from echo_queue.submission.length_limits import limits_of, refuse_unfit
+from echo_queue.submission.needed_columns import needed_columns, refuse_lacking
 from echo_queue.submission.progress import Progress, Report, Submitted
 from echo_queue.submission.sources.registry import open_source
 from echo_queue.submission.sources.source import PromptSource, spell
@@ -113,12 +114,14 @@ def scan(config: Config, prompts: Prompts, report: Report) -> tuple[PromptSource
     """Returns the source and its chunks, once every row was checked. Raises `PromptError`."""
     source = open_source(spell(prompts.source, prompts.options))
     limits = limits_of(Path(config.base_model), config.model.max_prompt_tokens)
+    needed = needed_columns(config.environment)
     chunks: list[Chunk] = []
     gc.freeze()  # Objects alive by now are no garbage; tracing them again and again takes a third of a scan.
     try:
         for chunk, rows in source.scan(prompts.chunk):
             refuse_unfit(limits, source, chunk, rows)
             refuse_featureless(prompts.length_feature, source, chunk, rows)
+            refuse_lacking(needed, source, chunk, rows)
             chunks.append(chunk)
             report(Progress(prompts.set, scanned=chunk.first + chunk.count))
     finally:

@@ -46,6 +46,13 @@ def test_everything_wrong_is_reported_at_once(tmp_path: Path) -> None:
     assert "κ = 4 with S = 0" in found["staleness.kappa"].what
 
 
+@pytest.mark.parametrize("name", ['name = "My run"', "name = 3", ""])
+def test_a_run_without_a_right_name_hides_nothing_else_that_is_wrong(tmp_path: Path, name: str) -> None:
+    text = f'[run]\n{name}\ndir = "out"\n[staleness]\ns = 0\nkappa = 4\n'
+    assert problems(tmp_path, text).keys() == {"run.name", "staleness.kappa"}
+    assert problems(tmp_path, "run = 3\n[staleness]\ns = 0\nkappa = 4\n").keys() == {"run", "staleness.kappa"}
+
+
 @pytest.mark.parametrize("s", [0, 1, 4])
 def test_kappa_may_be_one_more_than_s_and_no_more(tmp_path: Path, s: int) -> None:
     assert not problems(tmp_path, BASE + f"[staleness]\ns = {s}\nkappa = {s + 1}\n")
@@ -241,12 +248,21 @@ def test_a_variable_may_hold_a_table_or_a_list_as_toml_or_as_json(tmp_path: Path
         assert config.learner.betas == (0.8, 0.9)
 
 
-@pytest.mark.parametrize("section", ["redis", "store"])
-@pytest.mark.parametrize("url", ["redis://:hunter2@here/0", "https://me:hunter2@here", "redis://here?password=hunter2"])
-def test_a_secret_in_an_address_is_refused_and_not_shown(tmp_path: Path, section: str, url: str) -> None:
-    found = problems(tmp_path, f'{BASE}[{section}]\nurl = "{url}"\n')
-    assert found.keys() == {f"{section}.url"}
-    assert "hunter2" not in str(found[f"{section}.url"])
+@pytest.mark.parametrize(
+    ("key", "url"),
+    [
+        ("redis.url", "redis://:hunter2@here/0"),
+        ("redis.url", "redis://here?password=hunter2"),
+        ("store.url", "https://me:hunter2@here"),
+        ("rollout.http.url", "http://me:hunter2@here:8000"),
+        ("rollout.preemption.endpoint", "http://me:hunter2@here"),
+    ],
+)
+def test_a_secret_in_an_address_is_refused_and_not_shown(tmp_path: Path, key: str, url: str) -> None:
+    section, _, name = key.rpartition(".")
+    found = problems(tmp_path, f'{BASE}[{section}]\n{name} = "{url}"\n')
+    assert found.keys() == {key}
+    assert "hunter2" not in str(found[key])
 
 
 def test_a_variable_without_a_place_is_reported(tmp_path: Path) -> None:

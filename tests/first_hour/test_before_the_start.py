@@ -99,6 +99,17 @@ def problems(told: str) -> list[tuple[str, str, str]]:
     return [(where, *rest.partition("\n    → ")[::2]) for where, _, rest in parts]
 
 
+def test_a_machine_on_which_embedded_services_never_started_is_warned_that_they_serve_no_other(
+    home: Home, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert ends(*CHECK, "--for", "worker") == 0
+    told = " ".join(capfd.readouterr().err.split())
+    assert "! services: embedded services have not started on this machine, and they serve no other one" in told
+    assert "they serve their own machine (127.0.0.1)" in told and "`echo-queue services run.toml`" in told
+    assert ends(*CHECK) == 0
+    assert "! services" not in capfd.readouterr().err, "a run starts them"
+
+
 READING = ("status", "audit", "show", "weights ls", "weights verify", "invitations", "fleet", "estimate")
 
 

@@ -1,10 +1,11 @@
 """Problems and results as a person reads them at 80 columns, and in a file."""
 
+import pytest
 from rich.console import Console
 from rich.text import Text
 
 from echo_queue.errors import Problem
-from echo_queue.launch.problem_output import print_problems, print_wrapped
+from echo_queue.launch.problem_output import print_problems, print_wrapped, with_file
 
 PROBLEM = Problem("rollout.group_size", " ".join(["GRPO compares the samples"] * 5), "set 2 or more, " * 8)
 
@@ -24,6 +25,16 @@ def test_on_a_terminal_lines_end_at_spaces_and_go_on_indented() -> None:
     fix = [line for line in lines if line.startswith("    ")]
     assert len(fix) == 2 and fix[0].startswith("    → set") and fix[1][4] != " "
     assert lines[-1].startswith("  ") and " ".join(lines[-2:]).split()[-1] == "11%"
+
+
+def test_a_command_in_a_fix_names_the_file_that_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "`echo-queue config check CONFIG`, `redis-cli CONFIG SET x 1`, or `echo-queue run CONFIG`"
+    assert with_file(said) == said
+    monkeypatch.setattr("sys.argv", ["echo-queue", "status", "--json", "my runs/first.toml"])
+    assert with_file(said) == (
+        "`echo-queue config check 'my runs/first.toml'`, `redis-cli CONFIG SET x 1`, "
+        "or `echo-queue run 'my runs/first.toml'`"
+    )
 
 
 def test_a_file_gets_each_line_as_it_is() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.supervised_run import SupervisedRun, trained
+from tests.pipeline.supervised_run import TINY, SupervisedRun, trained
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -52,7 +52,7 @@ def told(run: SupervisedRun) -> str:
 def follow(run: SupervisedRun, command: str, **names: str) -> None:
     """Gives a command that was printed, with the names that it leaves open."""
     *settings, program, word, config = shlex.split(command)
-    assert (program, word, config) == ("echo-queue", "run", "CONFIG")
+    assert (program, word, Path(config)) == ("echo-queue", "run", TINY)
     run.environ |= dict(setting.split("=") for setting in settings)
     run.environ |= {key: names.get(value, value) for key, value in run.environ.items()}
     run.again()
@@ -84,7 +84,7 @@ def test_a_source_that_has_changed_is_told_of_and_both_ways_out_work(
     assert run.ends() == 0
     said = told(run)
     assert "own.jsonl is not submitted again: it has changed since" in said
-    further, anew = re.findall(r"`(ECHO_QUEUE\S+=.*? echo-queue run CONFIG)`", said)
+    further, anew = re.findall(r"`(ECHO_QUEUE\S+=.*? echo-queue run \S+)`", said)
 
     write(tmp_path, "more.jsonl", FURTHER)
     follow(run, further, FILE="more.jsonl")

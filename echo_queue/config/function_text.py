@@ -1,0 +1,62 @@
+"""Finds the function or class that a user names in the text of its module, whose import may take long or fail."""
+
+import ast
+import difflib
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from echo_queue.errors import Problem
+
+
+def definition(where: str, reference: str) -> ast.AST | Problem | None:
+    """Returns the definition of the user's function or class; None if none is named, or the text does not tell.
+
+    `where`: the key that names it, as `module:name`.
+    """
+    if ":" not in reference:
+        return None
+    module, _, name = reference.partition(":")
+    first, *rest = module.split(".")
+    spec = PathFinder.find_spec(first, [str(Path.cwd()), *sys.path])
+    if spec is None:
+        what = f"there is no module {first}, neither in {Path.cwd()} nor among the installed packages"
+        return Problem(where, what, "start the command in the folder of that file, or install it")
+    file = _file(Path(spec.origin or ""), rest)
+    return None if file is None else _definition(where, file, name)
+
+
+def _file(origin: Path, rest: Sequence[str]) -> Path | None:
+    if rest:
+        origin = origin.parent.joinpath(*rest).with_suffix(".py")
+    return origin if origin.suffix == ".py" and origin.is_file() else None
+
+
+def _definition(where: str, file: Path, name: str) -> ast.AST | Problem | None:
+    try:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+    except (SyntaxError, UnicodeDecodeError) as error:
+        return Problem(where, f"{file} is not Python: {error}", "fix that line")
+    names: dict[str, ast.AST] = {}
+    for node in tree.body:
+        names |= dict.fromkeys(_names(node), node)
+    if name in names:
+        return names[name]
+    if "*" in names or any(isinstance(node, ast.If | ast.Try | ast.With | ast.For) for node in tree.body):
+        return None
+    near = difflib.get_close_matches(name, names, n=1)
+    fix = f"did you mean {near[0]}?" if near else f"define it there, or name one of: {', '.join(sorted(names)) or '-'}"
+    return Problem(where, f"{file.name} defines no {name}", fix)
+
+
+def _names(node: ast.stmt) -> Iterator[str]:
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.Import(names=names) | ast.ImportFrom(names=names):
+            yield from ((alias.asname or alias.name).partition(".")[0] for alias in names)
+        case ast.Assign(targets=targets):
+            yield from (target.id for target in targets if isinstance(target, ast.Name))
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            yield name
