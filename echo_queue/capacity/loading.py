@@ -14,7 +14,7 @@ from echo_queue.config.explanations import explain
 from echo_queue.config.loading import read_toml
 from echo_queue.errors import ConfigError, Problem
 
-REFERENCE = "docs/capacity.md"
+REFERENCE, EXAMPLE = "docs/capacity.md", "configs/fleets/qwen3-0.6b-spot.toml"
 REGION = re.compile(r"[a-z]+(-[a-z]+)+-?[0-9]+")
 INSTANCE_TYPE = re.compile(r"[a-z][a-z0-9-]*[.-][a-z0-9.-]+")
 """As infra/terraform/modules/fleet_plan/pools.schema.json has them."""
@@ -27,6 +27,9 @@ FIXES = {
 def load_fleet(path: Path, on: date) -> Fleet:
     """Reads and checks `path`. `on`: the day on which prices are judged. Raises `ConfigError` with every problem."""
     values = read_toml(path)
+    if "pools" not in values and "prompts" in values:
+        what = "is a run's configuration, not a fleet file, which says what its machines can do and cost"
+        raise ConfigError(Problem(str(path), what, f"copy {EXAMPLE} and write your machines into it ({REFERENCE})"))
     try:
         fleet = Fleet.model_validate(values)
     except ValidationError as error:

@@ -5,7 +5,7 @@ import logging
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, cast, get_args
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
@@ -15,6 +15,10 @@ from echo_queue.config.loading import load
 from echo_queue.errors import ConfigError
 from echo_queue.launch.liveness import LivingRole
 from echo_queue.launch.roles import become
+
+if TYPE_CHECKING:
+    from echo_queue.config import Config
+    from echo_queue.connections.secrets import Role
 
 app = typer.Typer(
     name="echo-queue",
@@ -117,13 +121,20 @@ def submit(
     submit_set(load(config), source or None, name or None, within_run=within_run)
 
 
+def _refuse_wrong_password(config: "Config", role: "Role") -> None:
+    """Raises `ServiceError` before the role imports torch, which takes seconds."""
+    from echo_queue.connections.connect import require_users
+
+    require_users(config, role)
+
+
 @app.command(rich_help_panel=ROLES)
 def worker(
     config: ConfigFile,
     name: Annotated[str, typer.Option(help="Name of this worker; default: host and process id.")] = "",
 ) -> None:
     """Run a rollout worker: it leases tasks, generates samples, scores them, and completes the groups."""
-    load(config)
+    _refuse_wrong_password(load(config), "worker")
     become("workers", config, *(("--name", name) if name else ()))
 
 
@@ -169,8 +180,10 @@ def learner(config: ConfigFile) -> None:
     """Run the learner: it drains groups within S, updates the model, and publishes and checkpoints its weights."""
     from echo_queue.estimate import refusals
 
-    if problems := tuple(refusals(load(config))):
+    loaded = load(config)
+    if problems := tuple(refusals(loaded)):
         raise ConfigError(*problems)
+    _refuse_wrong_password(loaded, "learner")
     become("learner", config)
 
 

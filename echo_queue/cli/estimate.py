@@ -141,7 +141,9 @@ def sentences(config: Config, found: RunEstimate) -> Iterator[str]:
     least = f"It holds while an update takes {_seconds(lag.least_t_train_s)} or more."
     never = f"It holds at no speed of the learner: S must be above κ = {max(lag.kappa, lag.kappa_needed)}."
     within = least if lag.least_t_train_s < math.inf else never
-    yield f"S = {lag.s} {verdict}: the worst lag is {counted(lag.worst, 'update')} if the learner never waits. {within}"
+    waits = "; where it waits, it may reach S" if lag.holds and lag.worst < lag.s else ""
+    worst = f"while the learner never waits, the worst lag is {counted(lag.worst, 'update')}{waits}"
+    yield f"S = {lag.s} {verdict}: {worst}. {within}"
     share = found.generation_s / found.t_train_s
     if share > 1:
         slow = f"The workers take {share:,.1f} times as long for a batch as the learner, which waits for them"

@@ -61,6 +61,9 @@ def problems(config: Config, role: For = For.run) -> Iterator[Problem]:
         yield from _model(config, role)
     if role is not For.submitter:
         yield from _packages(config, role)
+    if role in (For.run, For.learner) and config.learner.device == "cuda" and not machine.torch_takes_gpus():
+        what = 'is "cuda", but torch was built without CUDA here'
+        yield Problem("learner.device", what, 'install a CUDA build of torch, or write "auto" or "cpu"')
     if role in (For.run, For.worker):
         environment = config.environment
         reference = environment.function if environment.kind in NAMED else ""

@@ -10,6 +10,7 @@ from echo_queue.connections.connect import connect_redis
 from echo_queue.connections.endpoints import EMBEDDED
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.invitation.register import Register
+from echo_queue.launch.problem_output import WARNING
 
 
 def prepare_servers(config: Config) -> None:
@@ -17,7 +18,9 @@ def prepare_servers(config: Config) -> None:
     if config.redis.url == config.store.url == EMBEDDED:
         what = 'is "embedded", and so is store.url: embedded services need no preparation'
         raise ConfigError(Problem("redis.url", what, "`echo-queue run CONFIG`, or `echo-queue services CONFIG`"))
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    logging.addLevelName(logging.INFO, "")
+    logging.addLevelName(logging.WARNING, WARNING[0])
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s%(message)s")
     console = Console(highlight=False, soft_wrap=True, markup=False)
     for done in services.prepare(config):
         console.print(done)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from echo_queue.cli.audit import found_or_last
 from echo_queue.cli.live.watcher import last_word, monitor
+from echo_queue.cli.show import newest_answers
 from echo_queue.config import Config
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.queue import Audit, Monitor
@@ -27,7 +28,8 @@ def write(config: Config) -> Path:
         what = f"there is no metrics.jsonl in {config.run.dir}, and {away.problems[0].what}"
         raise ServiceError(Problem("report", what, away.problems[0].fix))
     audit = _audit(config, queue)
-    return results.write(config, updates, identity=audit.ok if audit else None, dead=audit.dead if audit else None)
+    identity, dead = (audit.ok, audit.dead) if audit else (None, None)
+    return results.write(config, updates, identity=identity, dead=dead, answers=newest_answers(config))
 
 
 def _audit(config: Config, queue: Monitor | None) -> Audit | None:

@@ -79,14 +79,11 @@ def run(path: Path) -> int:
         try:
             found = Pipeline(config, path, roles).run()
         except KeyboardInterrupt:
-            print_stopping()
-            roles.stop_all_but_servers()
             keep_answers(config)
             roles.stop_all()
             print_stopped(path)
             return STOPPED
         except EchoQueueError:
-            roles.stop_all_but_servers()
             keep_answers(config)
             raise
         finally:
@@ -109,57 +106,80 @@ class Pipeline:
         self._submits = self._told = False
 
     def run(self) -> End:
-        """Runs all phases. Returns what the queue said of the finished run, while its services still answered."""
-        config, roles = self.config, self.roles
-        with RunWatcher(config) as watcher, Screen(watcher, roles) as screen:
-            watcher.expect_within(LOADING_S)
-            screen.phase("starting the services")
-            early = self._nothing_has_died()
-            roles.start(*services(config, self.path))
-            if early:
-                self._start_main_roles()
-            elif config.model.base == "init":
-                roles.start(base_model(self.path))
-            self._wait(screen, self._services_answer, SERVICES_DEADLINE_S, "services")
-            if not early and _all_died_of_other_prompts(config):
-                self._begin_anew(screen)
-            screen.redis_cli = monitor_line(config)
-            roles.start(celery(config))
-            if config.model.base == "init":
-                watcher.expect_within(BASE_MODEL_DEADLINE_S)
-                screen.phase("making the base model", role="init-model")
-                self._wait(screen, lambda: roles.done("init-model"), BASE_MODEL_DEADLINE_S, "base model")
-            watcher.expect_within(LOADING_S)
-            screen.phase(LOADING)
-            if not early:
-                self._declare_further_set(screen)
-                self._try_dead_again(screen)
-                self._start_main_roles()
+        """Runs all phases. Returns what the queue said of the finished run, while its services still answered.
+
+        After an error, and after a signal, no role but the servers is left.
+        """
+        with RunWatcher(self.config) as watcher, Screen(watcher, self.roles) as screen:
             try:
-                watcher.refresh()
-                self._wait(screen, lambda: watcher.status is not None, LEARNER_DEADLINE_S, "learner")
-                self._start_submission()
-                while not (roles.done("learner") and roles.done("submit")):
-                    if watcher.still_s > self.deadline_s:
-                        raise _stalled(watcher)
-                    roles.tick()
-                    self._tell_of_source(screen)
-                    if watcher.workers_came:
-                        screen.phase("training")
-                        self._start_further_workers()
-                    screen.refresh()
-            except HopelessError:
-                # Instead of the learner's log, which says the same among other lines.
-                check_first_groups(monitor(config))
+                return self._train(watcher, screen)
+            except KeyboardInterrupt:
+                print_stopping(screen.stderr)
+                self._stop(watcher, screen, "stopped")
                 raise
-            self._tell_of_source(screen)
-            if config.redis.url == EMBEDDED:
-                screen.redis_cli = ""  # it ends with this command
-            screen.phase("finishing")
-            roles.stop(celery(config).name, *self._workers)
+            except Exception:
+                self._stop(watcher, screen, "failed")
+                raise
+
+    def _stop(self, watcher: RunWatcher, screen: Screen, phase: str) -> None:
+        """Stops all roles but the servers, and has the picture that stays show the run as it is then."""
+        screen.phase("stopping")
+        self.roles.stop_all_but_servers()
+        if self.config.redis.url == EMBEDDED:
+            screen.redis_cli = ""  # it ends with this command
+        watcher.refresh()
+        screen.end(phase, self._workers)
+
+    def _train(self, watcher: RunWatcher, screen: Screen) -> End:
+        config, roles = self.config, self.roles
+        watcher.expect_within(LOADING_S)
+        screen.phase("starting the services")
+        early = self._nothing_has_died()
+        roles.start(*services(config, self.path))
+        if early:
+            self._start_main_roles()
+        elif config.model.base == "init":
+            roles.start(base_model(self.path))
+        self._wait(screen, self._services_answer, SERVICES_DEADLINE_S, "services")
+        if not early and _all_died_of_other_prompts(config):
+            self._begin_anew(screen)
+        screen.redis_cli = monitor_line(config)
+        roles.start(celery(config))
+        if config.model.base == "init":
+            watcher.expect_within(BASE_MODEL_DEADLINE_S)
+            screen.phase("making the base model", role="init-model")
+            self._wait(screen, lambda: roles.done("init-model"), BASE_MODEL_DEADLINE_S, "base model")
+        watcher.expect_within(LOADING_S)
+        screen.phase(LOADING)
+        if not early:
+            self._declare_further_set(screen)
+            self._try_dead_again(screen)
+            self._start_main_roles()
+        try:
             watcher.refresh()
-            screen.refresh()
-            return End.of(config)
+            self._wait(screen, lambda: watcher.status is not None, LEARNER_DEADLINE_S, "learner")
+            self._start_submission()
+            while not (roles.done("learner") and roles.done("submit")):
+                if watcher.still_s > self.deadline_s:
+                    raise _stalled(watcher)
+                roles.tick()
+                self._tell_of_source(screen)
+                if watcher.workers_came:
+                    screen.phase("training")
+                    self._start_further_workers()
+                screen.refresh()
+        except HopelessError:
+            # Instead of the learner's log, which says the same among other lines.
+            check_first_groups(monitor(config))
+            raise
+        self._tell_of_source(screen)
+        if config.redis.url == EMBEDDED:
+            screen.redis_cli = ""  # it ends with this command
+        screen.phase("finishing")
+        roles.stop(celery(config).name, *self._workers)
+        watcher.refresh()
+        screen.end("finished", self._workers)
+        return End.of(config)
 
     def _wait(self, screen: Screen, until: Callable[[], bool], deadline_s: float, what: str) -> None:
         def refresh_and_check() -> bool:

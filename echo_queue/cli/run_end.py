@@ -12,6 +12,7 @@ from rich.text import Text
 from echo_queue.cli.audit import sentence
 from echo_queue.cli.live.view import rewards, short
 from echo_queue.cli.live.watcher import monitor
+from echo_queue.cli.show import newest_answers
 from echo_queue.config import Config
 from echo_queue.connections.endpoints import EMBEDDED
 from echo_queue.errors import AGAIN, DONE, HOPELESS, EchoQueueError
@@ -63,7 +64,7 @@ def conclude(config: Config, end: End, path: Path) -> int:
     """Writes the report and the outcome, and prints the result of the run. Returns the exit code."""
     found = end.audit
     updates = metrics.read(config.run.dir / "metrics.jsonl")
-    page = results.write(config, updates, identity=found.ok, dead=found.dead)
+    page = results.write(config, updates, identity=found.ok, dead=found.dead, answers=newest_answers(config))
     console = Console(highlight=False)
     summary = metrics.summarise(updates)
     outcome.write(config, summary.updates, found, end.status, dead=end.dead, sets=end.sets)
@@ -105,7 +106,7 @@ def _dead_lines(end: End, path: Path) -> Iterator[str]:
     """Yields how many prompts died, of what, and what to do."""
     yield f"[red]✗[/] {counted(end.audit.dead, 'prompt', 'died and is', 'died and are')} not in the model:"
     for cause in end.dead[:REASONS]:
-        yield f"    {cause.tasks:,}× {escape(cause.reason)}  (for example {escape(cause.example)})"
+        yield f"    {cause.tasks:,}× {escape(cause.reason)} (for example {escape(cause.example)})"
     if more := len(end.dead[REASONS:]):
         them = agreeing(more, "it", "them")
         yield f"    {counted(more, 'more reason')}: redis-cli shows {them}, docs/operations.md says how"
@@ -144,9 +145,9 @@ def _from_scratch(config: Config) -> str:
     return f"remove {config.run.dir}" if embedded else "name another run.name and run.dir"
 
 
-def print_stopping() -> None:
+def print_stopping(console: Console) -> None:
     what = "stopping: the learner saves a checkpoint and workers hand their tasks back; Ctrl-C again kills them"
-    Console(stderr=True, highlight=False).print(what)
+    console.print(what, highlight=False)
 
 
 def print_stopped(path: Path) -> None:

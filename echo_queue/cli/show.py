@@ -16,11 +16,12 @@ from echo_queue.cli.output import print_json
 from echo_queue.cli.transcript import Words, draw, transcript
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
-from echo_queue.errors import Problem, PromptError, ServiceError
+from echo_queue.errors import EchoQueueError, Problem, PromptError, ServiceError
 from echo_queue.queue import Monitor, UpdateRecord
 from echo_queue.queue.counts import counted
 from echo_queue.records import Group, PartialSample, Sample, Tokens, Version
 from echo_queue.reporting import trained_groups
+from echo_queue.reporting.html import Answers
 from echo_queue.reporting.trained_groups import TrainedGroup
 from echo_queue.storage.object_store import MissingObject, ObjectStore
 
@@ -67,6 +68,19 @@ def _answered(config: Config, task: str | None) -> tuple[FoundGroup | None, Word
             return FoundGroup(why.example, f"dead: {why.reason}", None, ()), tokenizer_of(config)
         raise
     return find(queue, store, task), tokenizer_of(config, store)
+
+
+def newest_answers(config: Config) -> Answers | None:
+    """Returns the samples of a group that was trained last, the best first; None where no group can be read."""
+    try:
+        found, words = _answered(config, None)
+    except (EchoQueueError, OSError):
+        return None
+    if found is None or found.prompt is None:
+        return None
+    samples = [(sample.reward, words(sample.tokens)) for sample in found.samples if isinstance(sample, Sample)]
+    best_first = sorted(samples, key=lambda sample: -sample[0])
+    return Answers(f"{found.task}: {found.where}", words(found.prompt), best_first) if samples else None
 
 
 def find(queue: Monitor, store: ObjectStore, task: str | None) -> FoundGroup | None:

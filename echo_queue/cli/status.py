@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from rich.console import Console
 from rich.live import Live
@@ -71,7 +72,7 @@ def _document(config: Config, watcher: RunWatcher, status: Status) -> StatusDocu
         phase=_phase(status, ended=watcher.ended),
         release=__version__,
         skew=watcher.skew,
-        queue=status,
+        queue=replace(status, workers=view.by_name(status.workers)),
         training=figures.summary if update else None,
         recent=figures.recent if update else None,
         update=update,

@@ -6,8 +6,10 @@ from itertools import chain, pairwise, repeat
 from typing import Literal
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
+from echo_queue.launch.problem_output import print_wrapped
 from echo_queue.queue.counts import counted
 from echo_queue.records import PartialSample, Sample, Tokens
 
@@ -68,8 +70,7 @@ def draw(console: Console, title: str, prompt: str | None, samples: Sequence[Tra
 
     Lines are broken to fit a terminal, and whole in a file.
     """
-    whole = not console.is_terminal
-    console.print(Text(title, "bold"), soft_wrap=whole)
+    print_wrapped(console, Text(title, "bold"))
     if prompt is not None:
         _say(console, "prompt", prompt)
     for number, one in enumerate(samples):
@@ -78,9 +79,19 @@ def draw(console: Console, title: str, prompt: str | None, samples: Sequence[Tra
         alike = [str(position) for position, other in enumerate(samples) if other == one]
         name = f"sample{'s' * (len(alike) > 1)} {', '.join(alike)}"
         console.print()
-        console.print(Text.assemble((name, "bold"), "  ", "  ".join(_facts(one))), soft_wrap=whole)
+        _head(console, name, "  ".join(_facts(one)))
         for part in one.parts:
             _say(console, part.speaker, part.text)
+
+
+def _head(console: Console, name: str, facts: str) -> None:
+    """Prints a sample's name, and beside it what is known of it, whose further lines begin below the first."""
+    if not console.is_terminal:
+        console.print(Text.assemble((name, "bold"), "  ", facts), soft_wrap=True)
+        return
+    table = Table.grid(padding=(0, 2))
+    table.add_row(Text(name, "bold"), Text(facts))
+    console.print(table)
 
 
 def _facts(sample: Transcript) -> Iterator[str]:

@@ -14,16 +14,17 @@ def written(settings: Mapping[str, Mapping[str, Any]]) -> str:
     """Returns settings by section as TOML. JSON's texts and numbers are TOML's; tables of a section stand inline."""
     lines: list[str] = []
     for section, values in settings.items():
-        lines += [f"[{section}]", *(f"{_key(key)} = {_value(value)}" for key, value in values.items()), ""]
+        lines += [f"[{section}]", *(f"{_key(key)} = {value_text(value)}" for key, value in values.items()), ""]
     return "\n".join(lines)
 
 
-def _value(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """Returns one value as TOML."""
     match value:
         case dict():
-            return "{" + ", ".join(f"{_key(key)} = {_value(part)}" for key, part in value.items()) + "}"
+            return "{" + ", ".join(f"{_key(key)} = {value_text(part)}" for key, part in value.items()) + "}"
         case list():
-            return "[" + ", ".join(map(_value, value)) + "]"
+            return "[" + ", ".join(map(value_text, value)) + "]"
     return orjson.dumps(value).decode().replace("\x7f", "\\u007f")
 
 

@@ -128,7 +128,8 @@ def _open_redis(endpoint: RedisEndpoint, role: Role) -> redis.Redis:
 
 def _explained(error: redis.RedisError, endpoint: RedisEndpoint, role: Role) -> ServiceError:
     if refuses_user(error):
-        return RefusedUserError(error, endpoint.url, endpoint.username, role)
+        given = endpoint.password is not None
+        return RefusedUserError(error, endpoint.url, endpoint.username, role, given=given)
     return (Unreachable if may_pass(error) else ServiceError)(explain(error, endpoint.url))
 
 

@@ -34,11 +34,12 @@ MEANINGS: tuple[tuple[type[Exception] | str, str, str], ...] = (
 
 
 class RefusedUserError(ServiceError):
-    """The server refuses the role's user or its password, or wants one."""
+    """The server refuses the role's user or its password, or wants one. `given`: whether a password is set."""
 
-    def __init__(self, error: redis.RedisError, url: str, username: str, role: Role) -> None:
+    def __init__(self, error: redis.RedisError, url: str, username: str, role: Role, *, given: bool) -> None:
         self.user, self.role, self.why = username or "default", role, f"({url}): {error}"
-        what = f"Redis refuses the user {self.user} or its password {self.why}"
+        whom = "or its password" if given else "without a password, and none is set"
+        what = f"Redis refuses the user {self.user} {whom} {self.why}"
         fix = f"this is done as {role}: set {_secret(role)} or {FOR_ALL}"
         super().__init__(Problem("redis.url", what, fix))
 

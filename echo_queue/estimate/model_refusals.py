@@ -39,6 +39,19 @@ def model_refusals(config: Mapping[str, Any], longest: int) -> Iterator[Problem]
         return
 
 
+def too_long(longest: int, taken: int | None) -> Iterator[Problem]:
+    """Yields a problem if a prompt and its completion, of `longest` tokens together, are more than the model takes.
+
+    `taken`: what its `config.json` says of that, if anything.
+    """
+    if taken is not None and taken < longest:
+        yield Problem(
+            "model.max_new_tokens",
+            f"prompt and completion together may have {longest} tokens, but the model takes at most {taken}",
+            f"lower model.max_prompt_tokens + model.max_new_tokens to {taken}",
+        )
+
+
 def _reasons(config: Mapping[str, Any], kind: str, longest: int) -> Iterator[tuple[str, str]]:
     for start, reason in REASONS.items():
         if kind.startswith(start):

@@ -12,7 +12,7 @@ from echo_queue.errors import ConfigError, Problem
 from echo_queue.estimate.devices import learner_is_on_cpu
 from echo_queue.estimate.lora import FUSED, linear_layers
 from echo_queue.estimate.model_config import document, model_shape
-from echo_queue.estimate.model_refusals import has_experts, model_refusals
+from echo_queue.estimate.model_refusals import has_experts, model_refusals, too_long
 from echo_queue.estimate.model_shape import ModelShape
 from echo_queue.estimate.training_time import t_gen_s
 
@@ -48,6 +48,7 @@ def _of_model(config: Config, environ: Mapping[str, str]) -> Iterator[Problem]:
     yield from problems
     if problems:
         return
+    yield from too_long(longest, found.get("max_position_embeddings"))
     if has_experts(found):
         yield from _of_mixture(config, found["model_type"])
     elif config.learner.freeze_router:

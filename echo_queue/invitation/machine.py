@@ -60,16 +60,23 @@ def gpus_of(listing: str) -> list[Gpu]:
 
 
 def torch_cuda() -> int:
-    """Returns the major version of CUDA that torch was built for; 0 for a torch of the CPU alone, or none at all.
+    """Returns the major version of CUDA that torch was built for; 0 for a torch of the CPU alone, or none at all."""
+    found = re.search(r"^cuda\b.*?['\"](\d+)", _torch_version(), re.MULTILINE)
+    return int(found[1]) if found else 0
 
-    It reads the text of torch's version, because importing torch takes seconds.
-    """
+
+def torch_takes_gpus() -> bool:
+    """Returns whether torch was built for GPUs, of either maker; True where there is no torch, which is told anyway."""
+    text = _torch_version()
+    return not text or re.search(r"^(cuda|hip)\b.*?['\"]\d", text, re.MULTILINE) is not None
+
+
+def _torch_version() -> str:
+    """Returns the text of torch's version, because importing torch takes seconds; empty where there is none."""
     spec = importlib.util.find_spec("torch")
     with suppress(OSError):
-        text = Path(spec.origin or "").with_name("version.py").read_text(encoding="utf-8") if spec else ""
-        if found := re.search(r"^cuda\b.*?['\"](\d+)", text, re.MULTILINE):
-            return int(found[1])
-    return 0
+        return Path(spec.origin or "").with_name("version.py").read_text(encoding="utf-8") if spec else ""
+    return ""
 
 
 def devices(engine: str, found: Sequence[Gpu], cuda: int, environ: Mapping[str, str] = os.environ) -> list[str]:

@@ -29,6 +29,7 @@ from echo_queue import failpoints
 from echo_queue.errors import FencedError, Problem, PromptError, ServiceError, SetBackError
 from echo_queue.queue import library
 from echo_queue.queue.keys import Keys
+from echo_queue.storage.outage_log import outage_log
 
 if TYPE_CHECKING:
     from echo_queue.config import Config
@@ -104,6 +105,7 @@ class Caller:
         self.run = run
         self.keys = Keys(run)
         self.where = f"queue of run {run}"
+        self._outages = outage_log("Redis")
         self.deadline_s = deadline_s
         self.replicas = replicas
 
@@ -171,11 +173,15 @@ class Caller:
         pause_s = FIRST_PAUSE_S
         while True:
             try:
-                return self._try(send)
+                answer = self._try(send)
             except redis.RedisError as error:
                 left_s = give_up - time.monotonic()
                 if not _passing(error) or left_s <= 0:
                     self._explain(error)
+                self._outages.failed(str(error), left_s)
+            else:
+                self._outages.answered()
+                return answer
             time.sleep(min(left_s, pause_s * random.uniform(0.5, 1.0)))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 

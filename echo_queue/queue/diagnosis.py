@@ -96,8 +96,9 @@ def _moving_figures(status: Status) -> tuple[int, ...]:
 def _silent(status: Status) -> Iterator[str]:
     for worker in status.workers:
         if worker.held and not _heard(worker):
-            age = "was not heard for an hour" if worker.silent_ms < 0 else f"is {_age(worker.silent_ms)} old"
-            yield f"{worker.name} holds {counted(worker.held, 'task')} and its heartbeat {age}"
+            left = "has left, or was not heard for an hour"
+            age = left if worker.silent_ms < 0 else f"its heartbeat is {_age(worker.silent_ms)} old"
+            yield f"{worker.name} holds {counted(worker.held, 'task')} and {age}"
     waiting = _free(status)
     if not _living(status) and waiting + status.backlog:
         yield f"no worker lives; {counted(waiting, 'task')} and {counted(status.backlog, 'prompt')} wait"

@@ -4,6 +4,7 @@ The page is built from the updates and the configuration alone, so it can be mad
 identity holds is known to the queue only, and shown if the caller passes it.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ from typing import Any, Literal
 import orjson
 
 from echo_queue import __version__
-from echo_queue.config import Config
+from echo_queue.config import Config, toml_text
 from echo_queue.queue.counts import counted
 from echo_queue.reporting import metrics
 from echo_queue.reporting.metrics import Summary, UpdateMetrics
@@ -31,19 +32,34 @@ class Tile:
     mood: Literal["", "good", "bad"] = ""
 
 
+@dataclass(frozen=True)
+class Answers:
+    """The samples of one group as text: (reward, text) of each, the best first. `where` says which group it is."""
+
+    where: str
+    prompt: str
+    samples: Sequence[tuple[float, str]]
+
+
 def write(
-    config: Config, updates: Sequence[UpdateMetrics], *, identity: bool | None = None, dead: int | None = None
+    config: Config,
+    updates: Sequence[UpdateMetrics],
+    *,
+    identity: bool | None = None,
+    dead: int | None = None,
+    answers: Answers | None = None,
 ) -> Path:
     """Writes `report.html` into the run's directory, and returns its path.
 
-    `identity`: whether it holds, `dead`: how many prompts died, as far as they are known; else the number of dead
-    prompts is that of the last update.
+    `identity`: whether it holds, `dead`: how many prompts died, `answers`: the newest ones, as far as they are known;
+    else the number of dead prompts is that of the last update.
     """
     path = config.run.dir / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     if dead is None and updates:
         dead = updates[-1].depths.get("dead")
-    page = build(config, updates, identity=identity, dead=dead, scores=held_out(config.run.dir))
+    scores = held_out(config.run.dir)
+    page = build(config, updates, identity=identity, dead=dead, scores=scores, answers=answers)
     path.write_text(page, encoding="utf-8")
     return path
 
@@ -62,6 +78,7 @@ def build(
     identity: bool | None = None,
     dead: int | None = None,
     scores: Mapping[str, float],
+    answers: Answers | None = None,
 ) -> str:
     """Returns the page. `scores`: the held-out scores of "base" and "model", if they were measured."""
     summary = metrics.summarise(updates)
@@ -71,6 +88,7 @@ def build(
         subtitle=escape(_subtitle(config, updates)),
         tiles="".join(_tile(tile) for tile in tiles(config, summary, identity=identity, dead=dead, scores=scores)),
         plots="".join(_plots(config, updates, summary)) if updates else "<p>No update was trained.</p>",
+        answers=_answers(answers) if answers else "",
         settings="".join(_settings(config.model_dump(mode="json"))),
         footer=f"echo-queue {__version__} · all figures are those that the learner recorded",
     )
@@ -146,11 +164,13 @@ def _plots(config: Config, updates: Sequence[UpdateMetrics], summary: Summary) -
 
 
 def _training(updates: Sequence[UpdateMetrics]) -> Iterator[str]:
-    """Yields the cards that tell whether training goes well: the answers, the gradient and the policy."""
+    """Yields the cards that tell whether training goes well: rewards, answers, gradient and policy."""
     from echo_queue.reporting import plots
 
     cut = [update.truncated_fraction for update in updates]
     equal = [update.zero_variance_groups / max(update.groups, 1) for update in updates]
+    spread = plots.reward_spread(updates)
+    yield _card("Reward spread", "The standard deviation among the samples of an update.", spread)
     yield _card("Answer length", "The mean of each update, and the running mean.", plots.lengths(updates))
     yield _card("Answers cut off", "The share that reached their largest length.", plots.share(updates, cut))
     yield _card("Loss", "It measures no progress; the reward does.", plots.loss(updates))
@@ -164,10 +184,23 @@ def _card(title: str, caption: str, plot: str) -> str:
     return f'<section class="card"><h2>{escape(title)}</h2><p>{escape(caption)}</p>{plot}</section>'
 
 
+def _answers(answers: Answers) -> str:
+    counts = Counter(answers.samples)
+    rows = "".join(
+        f"<tr><td>{reward:+g}</td><td>{f'{count} ×' if count > 1 else ''}</td><td><pre>{escape(text)}</pre></td></tr>"
+        for (reward, text), count in counts.items()
+    )
+    table = f"<table><tr><th>reward</th><th></th><th>answer</th></tr>{rows}</table>"
+    prompt = f"<pre>{escape(answers.prompt)}</pre>"
+    head = f"<h2>Newest answers</h2><p>{escape(answers.where)}</p>"
+    return f'<section class="card wide answers">{head}{prompt}{table}</section>'
+
+
 def _settings(values: Mapping[str, Any], path: str = "") -> Iterator[str]:
     rows = {key: value for key, value in values.items() if not isinstance(value, dict) or key == "options"}
     if rows:
-        cells = "".join(f"<tr><td>{escape(key)}</td><td>{escape(str(value))}</td></tr>" for key, value in rows.items())
+        texts = ((key, "–" if value is None else toml_text.value_text(value)) for key, value in rows.items())
+        cells = "".join(f"<tr><td>{escape(key)}</td><td>{escape(text)}</td></tr>" for key, text in texts)
         yield f"<section><h3>[{escape(path)}]</h3><table>{cells}</table></section>"
     for key, value in values.items():
         if key not in rows:

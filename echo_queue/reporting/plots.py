@@ -31,6 +31,9 @@ INK, FAINT, BLUE, GREEN, AMBER, RED, VIOLET = (f"#0101{code:02x}" for code in ra
 VARIABLES = {INK: "ink", FAINT: "line", BLUE: "blue", GREEN: "green", AMBER: "amber", RED: "red", VIOLET: "violet"}
 MOST_POINTS = 1_000
 """More than a picture of this size can show apart."""
+PAUSE_S, PAUSE_SHARE = 10.0, 1 / 50
+"""A time without a learner is a pause, across which no line is drawn, if it is as long as this, and as this share of
+the run."""
 DEPTHS = {"trained": GREEN, "replay": AMBER, "retry": VIOLET, "tasks": BLUE, "backlog": FAINT, "dead": RED}
 
 SIZE: Size = (4.8, 2.65)
@@ -79,18 +82,27 @@ def plot(draw: Callable[Concatenate[Axes, P], None], size: Size = SIZE) -> Calla
 def reward(axes: Axes, updates: Sequence[UpdateMetrics], *, by: str) -> None:
     """Plots the mean reward of each update and its running mean, against `by`: "time" or "samples"."""
     rewards = np.array([update.reward_mean for update in updates])
+    pauses = _pauses(updates)
     if by == "time":
         x, unit = _time([update.time_s for update in updates], began_s(updates[0]))
         axes.set_xlabel(f"{unit} since the start")
     else:
+        pauses = pauses[:0]
         x = np.cumsum([update.samples for update in updates]).astype(float)
         axes.set_xlabel("samples trained")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
-    _trend(axes, x, rewards, BLUE)
+    _trend(axes, x, rewards, BLUE, pauses)
     axes.set_ylabel("reward")
     if rewards.min() >= 0 and rewards.max() <= 1:
         axes.set_ylim(0, 1)
     axes.set_xlim(left=0)
+
+
+@plot
+def reward_spread(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
+    """Plots the standard deviation of the rewards of each update's samples, and its running mean."""
+    _by_version(axes, updates, [update.reward_std for update in updates], BLUE, from_zero=True)
+    axes.set_ylabel("standard deviation")
 
 
 @plot
@@ -100,7 +112,8 @@ def lag_histogram(axes: Axes, lags: Mapping[int, int], s: int) -> None:
     total = max(sum(lags.values()), 1)
     shares = [lags.get(int(lag), 0) / total for lag in ticks]
     bars = axes.bar(ticks, shares, width=0.72, color=BLUE)
-    axes.bar_label(bars, [f"{share:.0%}" if share >= 0.005 else "" for share in shares], padding=2, fontsize=9)
+    named = [f"{share:.0%}" if share >= 0.005 else "<1%" if share else "" for share in shares]
+    axes.bar_label(bars, named, padding=2, fontsize=9)
     axes.axvline(s + 0.5, color=RED, linewidth=1.4, linestyle=(0, (4, 3)))
     axes.annotate(
         f"S = {s}", (s + 0.5, 1.0), (-4, -2), xycoords=("data", "axes fraction"), textcoords="offset points",
@@ -150,11 +163,15 @@ def busy_shares(updates: Sequence[UpdateMetrics], most: int = 100) -> tuple[Floa
 @plot
 def depths(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
     """Plots where every submitted group was after each update, which is the identity as a picture."""
-    began, updates = began_s(updates[0]), [updates[place] for place in _shown(updates)]
-    x, unit = _time([update.time_s for update in updates], began)
-    names = [name for name in DEPTHS if any(update.depths.get(name) for update in updates)]
-    series = [[update.depths.get(name, 0) for update in updates] for name in names]
-    axes.stackplot(x, *series, colors=[DEPTHS[name] for name in names], labels=names, linewidth=0)
+    began, shown = began_s(updates[0]), _shown(updates)
+    x, unit = _time([updates[place].time_s for place in shown], began)
+    names = [name for name in DEPTHS if any(updates[place].depths.get(name) for place in shown)]
+    series = [np.array([updates[place].depths.get(name, 0) for place in shown], dtype=float) for name in names]
+    cuts = _after_pauses(shown, _pauses(updates))
+    held = [np.insert(one, cuts, one[cuts - 1]) for one in series]  # until the next learner comes
+    axes.stackplot(
+        np.insert(x, cuts, x[cuts]), *held, colors=[DEPTHS[name] for name in names], labels=names, linewidth=0
+    )
     axes.set_xlabel(f"{unit} since the start")
     axes.set_ylabel("groups")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
@@ -166,10 +183,12 @@ def depths(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
 @plot
 def in_flight(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
     """Plots the groups between admission and training, and the number of them that are ready for the learner."""
-    began, updates = began_s(updates[0]), [updates[place] for place in _shown(updates)]
-    x, unit = _time([update.time_s for update in updates], began)
+    began, shown = began_s(updates[0]), _shown(updates)
+    x, unit = _time([updates[place].time_s for place in shown], began)
+    cuts = _after_pauses(shown, _pauses(updates))
     for name, colour in (("tasks", BLUE), ("retry", VIOLET), ("ready", AMBER)):
-        axes.plot(x, [update.depths.get(name, 0) for update in updates], color=colour, linewidth=1.6, label=name)
+        groups = np.array([updates[place].depths.get(name, 0) for place in shown], dtype=float)
+        axes.plot(*_cut(x, groups, cuts), color=colour, linewidth=1.6, label=name)
     axes.set_xlabel(f"{unit} since the start")
     axes.set_ylabel("groups")
     axes.set_xlim(0, x[-1])
@@ -183,12 +202,16 @@ def speed(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
     x, unit = _time([update.time_s for update in updates], began_s(updates[0]))
     reach = max(1, len(updates) // 20)
     tokens = np.array([update.tokens for update in updates], dtype=float)
-    busy = np.array([max(update.train_s, 1e-6) for update in updates])
-    whole = np.array([max(update.time_s - began_s(update), 1e-6) for update in updates])
+    # Sums before ratios: an update that taught nothing takes no time.
+    trained = _running_mean(tokens, reach)
+    busy = _running_mean(np.array([max(update.train_s, 1e-6) for update in updates]), reach)
+    whole = _running_mean(np.array([max(update.time_s - began_s(update), 1e-6) for update in updates]), reach)
     shown = _shown(updates)
-    while_training, with_all = _running_mean(tokens / busy, reach)[shown], _running_mean(tokens / whole, reach)[shown]
-    axes.plot(x[shown], while_training, color=BLUE, linewidth=1.6, label="while training")
-    axes.plot(x[shown], with_all, color=GREEN, linewidth=2, label="with waiting and saving")
+    cuts = _after_pauses(shown, _pauses(updates))
+    axes.plot(*_cut(x[shown], (trained / busy)[shown], cuts), color=BLUE, linewidth=1.6, label="while training")
+    axes.plot(
+        *_cut(x[shown], (trained / whole)[shown], cuts), color=GREEN, linewidth=2, label="with waiting and saving"
+    )
     axes.set_xlabel(f"{unit} since the start")
     axes.set_ylabel("tokens per second")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
@@ -290,12 +313,33 @@ def _by_version(
         axes.set_ylim(0, 1.1 * max(values) or 1)
 
 
-def _trend(axes: Axes, x: Floats, values: Floats, colour: str) -> None:
-    """Plots the value of each update as a dot, and their running mean as a line."""
+def _trend(axes: Axes, x: Floats, values: Floats, colour: str, pauses: Places | None = None) -> None:
+    """Plots the value of each update as a dot, and their running mean as a line, which `pauses` interrupt."""
     shown = _shown(values)
     means = _running_mean(values, max(1, len(values) // 20))
     axes.plot(x[shown], values[shown], "o", color=colour, alpha=0.25, markersize=3.5, markeredgewidth=0)
-    axes.plot(x[shown], means[shown], color=colour, linewidth=2)
+    cuts = _after_pauses(shown, np.array([], dtype=np.int64) if pauses is None else pauses)
+    axes.plot(*_cut(x[shown], means[shown], cuts), color=colour, linewidth=2)
+
+
+def _pauses(updates: Sequence[UpdateMetrics]) -> Places:
+    """Returns the updates that came after a time without a learner."""
+    ended = np.array([update.time_s for update in updates])
+    began = np.array([began_s(update) for update in updates])
+    least_s = max(PAUSE_S, PAUSE_SHARE * (ended[-1] - began[0]))
+    places: Places = 1 + np.flatnonzero(began[1:] - ended[:-1] >= least_s)
+    return places
+
+
+def _after_pauses(shown: Places, pauses: Places) -> Places:
+    """Returns the places, among the updates that are drawn, before which there was a pause."""
+    places: Places = np.unique(np.searchsorted(shown, pauses))
+    return places
+
+
+def _cut(x: Floats, y: Floats, cuts: Places) -> tuple[Floats, Floats]:
+    """Returns a line that is interrupted before each of the places `cuts`."""
+    return np.insert(x, cuts, x[cuts]), np.insert(y, cuts, np.nan)
 
 
 def _legend_above(axes: Axes) -> None:
@@ -328,10 +372,11 @@ def _time(moments_s: Sequence[float] | Floats, start_s: float) -> tuple[Floats, 
 
 
 def _running_mean(values: Floats, reach: int) -> Floats:
-    """Returns the mean over the `reach` values before and after each value, fewer at the ends."""
+    """Returns the mean over the `reach` values before and after each value; at the ends, over fewer on both sides."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
-    first = np.maximum(np.arange(len(values)) - reach, 0)
-    last = np.minimum(np.arange(len(values)) + reach + 1, len(values))
+    places = np.arange(len(values))
+    near = np.minimum(reach, np.minimum(places, places[::-1]))
+    first, last = places - near, places + near + 1
     means: Floats = (sums[last] - sums[first]) / (last - first)
     return means
 

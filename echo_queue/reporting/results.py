@@ -11,11 +11,16 @@ from echo_queue.reporting.metrics import UpdateMetrics
 
 
 def write(
-    config: Config, updates: Sequence[UpdateMetrics], *, identity: bool | None = None, dead: int | None = None
+    config: Config,
+    updates: Sequence[UpdateMetrics],
+    *,
+    identity: bool | None = None,
+    dead: int | None = None,
+    answers: html.Answers | None = None,
 ) -> Path:
     """Writes the report, and returns its path. Raises `ConfigError` where a package for it is missing.
 
-    `identity`: whether it holds, `dead`: how many prompts died, as far as they are known.
+    `identity`: whether it holds, `dead`: how many prompts died, `answers`: the newest ones, as far as they are known.
     """
     if missing := problem(config):
         raise ConfigError(missing)
@@ -23,7 +28,7 @@ def write(
         from echo_queue.reporting import tensorboard
 
         tensorboard.write(updates, config.run.dir / "tensorboard")
-    return html.write(config, updates, identity=identity, dead=dead)
+    return html.write(config, updates, identity=identity, dead=dead, answers=answers)
 
 
 def problem(config: Config) -> Problem | None:

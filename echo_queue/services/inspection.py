@@ -17,6 +17,7 @@ from echo_queue.connections.secrets import Role
 from echo_queue.connections.verdict import Verdict
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.launch.server_process import ServerProcess
+from echo_queue.queue.keys import Keys
 from echo_queue.services import s3_server
 from echo_queue.services.redis_server import find_program
 from echo_queue.storage.errors import Unreachable
@@ -49,12 +50,22 @@ def _inspect_redis(config: Config, roles: Sequence[Role]) -> Verdict:
             if role != roles[0]:
                 return Verdict()
             facts = redis_check.read_facts(client, config.run.name)
+            unprepared = () if roles == RUN else _unprepared(client, config)
         verdict = redis_check.judge(facts, config.redis, submits="celery" in roles)
+        verdict = replace(verdict, warnings=(*verdict.warnings, *unprepared))
         if config.redis.url == EMBEDDED or role not in redis_check.TOLD:
             return verdict
         return replace(verdict, warnings=(*verdict.warnings, *redis_check.unread(facts, config.redis)))
 
     return _of_each(roles, lambda role: redis_endpoint(config, role), ask)
+
+
+def _unprepared(client: redis.Redis, config: Config) -> tuple[Problem, ...]:
+    """Warns of a server of the user's own on which no role of the run can begin yet; a whole run prepares it."""
+    if config.redis.url == EMBEDDED or client.hgetall(Keys(config.run.name).rules):
+        return ()
+    what = f"run {config.run.name} is not prepared on {config.redis.url}"
+    return (Problem("redis.url", what, "run `echo-queue prepare CONFIG` once, as user admin"),)
 
 
 def _inspect_store(config: Config, roles: Sequence[Role]) -> Verdict:

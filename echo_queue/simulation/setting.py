@@ -23,6 +23,8 @@ SomeSeconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
+EXAMPLE = "configs/simulations/spot.toml"
+
 
 class Simulation(Section):
     """The length of the simulation."""
@@ -180,6 +182,9 @@ class Setting(Section):
 def load(path: Path) -> Setting:
     """Reads a setting. Raises `ConfigError` with all that is wrong in it."""
     values = read_toml(path)
+    if "run" in values and "generation" not in values:
+        what = "is a run's configuration, not a setting, which says how fast learner and machines are"
+        raise ConfigError(Problem(str(path), what, f"copy {EXAMPLE} and write your own figures (docs/simulation.md)"))
     try:
         return Setting.model_validate(values)
     except ValidationError as error:

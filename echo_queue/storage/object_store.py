@@ -43,6 +43,7 @@ from echo_queue.storage.errors import (
     Unreachable,
     explain,
 )
+from echo_queue.storage.outage_log import outage_log
 
 DEADLINE_S = 60.0
 CONNECT_TIMEOUT_S = 5.0
@@ -82,6 +83,7 @@ class ObjectStore:
         self.deadline_s = deadline_s
         self._client = _client(endpoint)
         self._puts_once = endpoint.put_once
+        self._outages = outage_log(f"the object store at {endpoint.url}")
 
     # Service ----------------------------------------------------------------------------------------------------------
 
@@ -359,14 +361,20 @@ class ObjectStore:
         pause_s = FIRST_PAUSE_S
         while True:
             try:
-                return request()
+                answer = request()
             except FAILURES as error:
                 failure = explain(_cause(error), self.endpoint, what)
-            if not isinstance(failure, Unreachable) or time.monotonic() + pause_s > give_up:
+            else:
+                self._outages.answered()
+                return answer
+            left_s = give_up - time.monotonic()
+            if not isinstance(failure, Unreachable) or pause_s > left_s:
                 try:
                     raise failure
                 finally:
                     del failure  # else it and this frame would keep alive what the callers hold, such as weights
+            self._outages.failed(failure.problems[0].what, left_s)
+            del failure
             time.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 

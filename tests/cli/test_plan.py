@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from echo_queue.capacity import load_fleet
+from echo_queue.capacity.loading import EXAMPLE
 from echo_queue.cli.plan import show
+from echo_queue.errors import ConfigError
+from echo_queue.simulation import setting
 from tests.capacity.fleets import ON, ROOT, SMALL, WORKED
 from tests.cli.test_commands import block
 
@@ -27,6 +31,16 @@ def test_scripts_get_a_document_and_terraform_its_pools_file(tmp_path: Path) -> 
     document = json.loads(done.stdout)
     pools = json.loads((tmp_path / "pools.json").read_text(encoding="utf-8"))["pools"]
     assert document["chosen"]["machines"] == {"good": pools["good"]["machines"]}
+
+
+def test_a_runs_configuration_is_no_fleet_file_and_no_setting() -> None:
+    quickstart = ROOT / "configs" / "quickstart.toml"
+    with pytest.raises(ConfigError, match=r"is a run's configuration, not a fleet file(.|\n)*copy (.*\.toml)") as told:
+        load_fleet(quickstart, ON)
+    assert (ROOT / EXAMPLE).is_file() and len(told.value.problems) == 1
+    with pytest.raises(ConfigError, match="is a run's configuration, not a setting") as told:
+        setting.load(quickstart)
+    assert (ROOT / setting.EXAMPLE).is_file() and len(told.value.problems) == 1
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from echo_queue.cli import preflight
 from echo_queue.cli.preflight import For
 from echo_queue.config.loading import load
 from echo_queue.errors import Problem
+from echo_queue.invitation import machine
 from echo_queue.launch.supervisor import lock
 from tests.servers.ports import free_port
 
@@ -21,6 +22,7 @@ async def kept(completions, *, answer, level=1, **columns): return [0.0 for _ in
 def narrow(prompts, completions): return [0.0 for _ in completions]
 class Room: ...
 """
+CPU = "__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\nhip: Optional[str] = None"
 Given = tuple[str, dict[str, str]]
 
 
@@ -70,6 +72,15 @@ def test_a_loss_that_is_not_there_is_named(folder: Path) -> None:
     assert not problems(folder, ROWS, **FUNCTION, environment__function="rewards:right", learner__loss="rewards:right")
     told = problems(folder, ROWS, **FUNCTION, environment__function="rewards:right", learner__loss="rewards:rigth")
     assert told["learner.loss"].fix == "did you mean right?"
+
+
+def test_a_learner_for_gpus_needs_a_torch_for_gpus(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = {"environment__kind": "math", "learner__device": "cuda"}
+    for text, told in (("cuda: Optional[str] = '12.8'", False), ("hip: Optional[str] = '6.4'", False), (CPU, True)):
+        monkeypatch.setattr(machine, "_torch_version", lambda text=text: text)
+        assert ("learner.device" in problems(folder, ROWS, **wanted)) == told
+    assert "learner.device" not in problems(folder, ROWS, environment__kind="math", learner__device="auto")
+    assert "learner.device" not in problems(folder, ROWS, For.worker, **wanted)
 
 
 def test_a_revision_is_of_a_hub_model_alone(folder: Path) -> None:

@@ -80,6 +80,17 @@ def test_a_learner_begins_on_servers_that_were_prepared(servers: OwnServers) -> 
     assert LearnerQueue(Caller.connect(config, "learner", 5.0)).resume(RunRules.of(config)).lineage == 2
 
 
+def test_a_machine_is_warned_of_servers_that_were_not_prepared(servers: OwnServers) -> None:
+    def checked() -> str:
+        done = CliRunner().invoke(app, ["config", "check", str(servers.toml()), "--for", "worker"])
+        return " ".join(done.output.split())
+
+    told = checked()
+    assert f"! redis.url: run mine is not prepared on redis://127.0.0.1:{servers.redis.port}/0" in told
+    prepare(servers.toml())
+    assert "not prepared" not in checked()
+
+
 def test_roles_without_a_redis_user_are_named(servers: OwnServers) -> None:
     with servers.redis.client() as client:
         client.execute_command("ACL", "SETUSER", "my-admin", "on", "nopass", "~*", "&*", "+@all")

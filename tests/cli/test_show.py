@@ -97,6 +97,36 @@ def test_on_a_narrow_terminal_each_turn_stays_behind_its_speaker() -> None:
     assert max(map(len, lines)) <= 40
 
 
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_header_that_is_too_long_goes_on_below_its_own_text(width: int) -> None:
+    page = StringIO()
+    terminal = Console(file=page, force_terminal=True, color_system=None, width=width)
+    where = "set/0/1: trained, in the update that made 1.7; made by a-worker-with-a-long-name-on-a-machine"
+    sample = transcript(GAME, words)
+    draw(terminal, where, None, [sample, replace(sample, reward=0.0), sample])
+    lines = [line.rstrip() for line in page.getvalue().splitlines()]
+    assert max(map(len, lines)) <= width
+    heads = [line for line in lines if line and " │" not in line]
+    assert [line for line in heads if not line.startswith(" ")] == [
+        next(line for line in heads if line.startswith(first)) for first in ("set/0/1", "samples 0, 2", "sample 1")
+    ]
+    whole = " ".join(" ".join(heads).split())
+    assert "ended by stop 4 tokens sampled (1 by version 3, 3 by version 4) 3 read sample 1 reward +0" in whole
+    places = [len(line) - len(line.lstrip()) for line in heads if line.startswith(" ")]
+    assert places == [2, len("samples 0, 2  "), len("sample 1  ")]
+
+
+def test_of_many_samples_that_are_alike_every_number_and_fact_is_shown() -> None:
+    page = StringIO()
+    narrow = Console(file=page, force_terminal=True, color_system=None, width=40)
+    draw(narrow, "x", None, 32 * [transcript(GAME, words)])
+    lines = [line.rstrip() for line in page.getvalue().splitlines()]
+    assert max(map(len, lines)) <= 40
+    shown = " ".join(lines)
+    assert all(f" {number}" in shown for number in range(32))
+    assert {"reward", "-2", "sampled", "read"} <= set(shown.split())
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A run that has ended: no server, and groups that its learner has kept."""

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -5,11 +6,17 @@ from rich.console import Console
 
 from echo_queue.cli.live import view
 from echo_queue.cli.live.view import RunView
+from echo_queue.cli.live.watcher import RunWatcher
+from echo_queue.cli.status import _document
+from echo_queue.config import Config
 from echo_queue.launch.supervisor import RoleState
+from echo_queue.queue.dead_causes import DeadCause
 from echo_queue.queue.generation_times import GenerationTimes
 from echo_queue.queue.types import Heartbeat, RunRules, Status, WorkerStatus
 from echo_queue.records import Published, Version
 from echo_queue.reporting.metrics import FLAT_UPDATES, summarise
+from tests.queue.clients import Clients
+from tests.queue.queue_harness import QueueHarness
 from tests.synthetic import update
 
 UPDATES = [update(version, kappa=2) for version in range(1, 41)]
@@ -64,11 +71,17 @@ PICTURE = RunView(
 )
 
 
-def drawn(picture: RunView, width: int = 100) -> str:
-    console = Console(width=width, force_terminal=False, color_system=None)
+def drawn(picture: RunView, width: int = 100, *, coloured: bool = False) -> str:
+    console = Console(width=width, force_terminal=coloured, color_system="standard" if coloured else None)
     with console.capture() as capture:
         console.print(view.draw(picture))
     return capture.get()
+
+
+def workers_of(picture: RunView) -> list[list[str]]:
+    """The words of each row of the workers table and of the weights table."""
+    rows = (line.strip("│ ").split() for line in drawn(picture).splitlines() if line.startswith("│  "))
+    return [row for row in rows if row[0].startswith(("w", "spot")) and row[0] != "worker"]
 
 
 def test_a_narrow_terminal_shows_the_panels_one_below_the_other_and_every_figure_whole() -> None:
@@ -78,6 +91,16 @@ def test_a_narrow_terminal_shows_the_panels_one_below_the_other_and_every_figure
     assert max(map(len, lines)) <= 53
 
 
+def test_a_narrow_terminal_shows_each_worker_by_its_whole_name() -> None:
+    names = ["worker-2", "worker-9", "worker-10"]
+    many = replace(STATUS, workers=tuple(WorkerStatus(name, 61_400, BEAT) for name in names))
+    for width in (53, 60):
+        lines = drawn(replace(PICTURE, status=many), width).splitlines()
+        for name in names:
+            assert sum(line.startswith(f"│  {name} ") for line in lines) == 2, "once in each table"
+        assert not any(line.startswith("(") for line in lines), "a line goes on below its first word"
+
+
 def test_a_picture_shows_what_one_asks_first() -> None:
     text = drawn(PICTURE)
     assert "pool spot: 1 worker on 1 machine, 3.2 groups/s" in " ".join(text.split())
@@ -85,6 +108,97 @@ def test_a_picture_shows_what_one_asks_first() -> None:
         assert fact in text
     assert "worker-1 restarted 2×" in text
     assert "redis-cli -p 4000 --user monitor" in text
+
+
+def test_workers_stand_in_the_order_of_their_names_and_of_the_numbers_in_them(
+    configure: Callable[..., Config],
+) -> None:
+    names = ("worker-10", "worker-2", "w1", "worker-1", "spot-7")
+    status = replace(STATUS, workers=tuple(WorkerStatus(name, 400, BEAT) for name in names))
+    ordered = ["spot-7", "w1", "worker-1", "worker-2", "worker-10"]
+    assert [row[0] for row in workers_of(replace(PICTURE, status=status))] == 2 * ordered
+    config = configure()
+    document = _document(config, RunWatcher(config), status)
+    assert [worker.name for worker in document.queue.workers] == ordered
+
+
+def test_a_worker_that_has_left_has_no_row_while_its_tasks_wait_to_be_taken_back(queue: Clients) -> None:
+    harness = QueueHarness(queue)
+    queue.heartbeat("w1", Heartbeat("engine", Version(0, 0), "generating"))
+    for worker in ("w1", "w2"):
+        queue.release(worker, [task.id for task in harness.lease(1, worker)])
+    queue.heartbeat("w2", Heartbeat("engine", Version(0, 0), "generating"))
+    queue.leave("w1")
+    both = replace(PICTURE, status=queue.status())
+    assert {row[0] for row in workers_of(both)} == {"w2"}
+    queue.leave("w2")
+    nobody = replace(PICTURE, status=queue.status())
+    assert nobody.status and [worker.held for worker in nobody.status.workers] == [1, 1]
+    for text in (drawn(nobody), drawn(nobody, 60)):
+        assert "─ workers" not in text and "─ weights" not in text and "gone" not in text
+        assert "workers that left: 2 stopped" in text
+
+
+def test_no_age_is_shown_where_none_is_known() -> None:
+    """A worker may be heard of for the first time between the two questions that a status asks."""
+    status = replace(STATUS, workers=(WorkerStatus("worker-1", -1, BEAT), WorkerStatus("worker-2", 0, BEAT)))
+    first, second, *_ = workers_of(replace(PICTURE, status=status))
+    assert first[-1] == "–" and second[-3:] == ["0.0", "s", "ago"]
+
+
+def test_weights_without_a_worker_that_is_heard_have_no_box() -> None:
+    silent = replace(STATUS, workers=(WorkerStatus("spot-7", 31_000, None),))
+    text = drawn(replace(PICTURE, status=silent))
+    assert "31.0 s ago" in text and "gone" in text and "─ weights" not in text
+
+
+def test_a_worker_names_its_lineage_only_where_it_is_not_the_learners() -> None:
+    behind = replace(BEAT, version=Version(1, 38))
+    learner = replace(STATUS, learner=Version(2, 40), learner_silent_ms=300)
+    workers = (WorkerStatus("worker-1", 0, replace(BEAT, version=Version(2, 40))), WorkerStatus("worker-2", 0, behind))
+    rows = workers_of(replace(PICTURE, status=replace(learner, workers=workers)))
+    assert [row[2] for row in rows[:2]] == ["40", "1.38"]
+    nobody = replace(learner, learner_silent_ms=-1, workers=workers)
+    assert [row[2] for row in workers_of(replace(PICTURE, status=nobody))[:2]] == ["2.40", "1.38"]
+
+
+GREEN, YELLOW, RED = (f"\x1b[1;{number}m" for number in (32, 33, 31))
+
+
+@pytest.mark.parametrize(
+    ("phase", "over", "dead", "colour"),
+    [
+        ("training", False, 2, GREEN),
+        ("finished", True, 0, GREEN),
+        ("finished", True, 2, RED),
+        ("ended", True, 0, YELLOW),
+        ("ended", True, 2, RED),
+        ("stopped: no learner or worker lives", False, 2, YELLOW),
+        ("no answer", False, 0, YELLOW),
+        ("failed", True, 0, RED),
+    ],
+)
+def test_what_did_not_go_well_is_not_green(phase: str, over: bool, dead: int, colour: str) -> None:
+    picture = replace(PICTURE, phase=phase, over=over, status=replace(STATUS, dead=dead))
+    assert f"{colour}{phase}" in drawn(picture, coloured=True)
+
+
+def test_the_last_picture_of_a_run_shows_its_end_and_not_who_was_heard_a_moment_before() -> None:
+    workers = tuple(WorkerStatus(name, 400, BEAT) for name in ("worker-1", "worker-9"))
+    roles = (*PICTURE.roles, RoleState("learner", False, 0, True))
+    running = replace(PICTURE, status=replace(STATUS, workers=workers), roles=roles, held_up=("no worker lives",))
+    rows = {row[0]: row[1] for row in reversed(workers_of(running.ended({"worker-1"})))}
+    assert rows == {"worker-1": "gone", "worker-9": "generating"}
+    text = drawn(running.ended({"worker-1"}))
+    assert "✓ learner" in text and "services" not in text, "they end with the command"
+    assert "held up" not in text and "whole run:" in text
+    assert replace(running, status=None).ended(()).status is None
+
+
+def test_a_death_is_told_in_one_sentence_of_single_spaces() -> None:
+    died = replace(PICTURE, dead=(DeadCause("KeyError: 'largest' (rewards.py, line 7)", 4, "mine/0/13"),))
+    told = "4 prompts died: KeyError: 'largest' (rewards.py, line 7) (for example mine/0/13)"
+    assert told in drawn(died) and told in view.line(died)
 
 
 def test_a_run_that_stands_still_says_who_holds_it_up() -> None:

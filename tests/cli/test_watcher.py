@@ -1,9 +1,12 @@
 """The watcher of a run against real services."""
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
+import orjson
 import pytest
 
 from echo_queue.cli.live import watcher
@@ -11,10 +14,15 @@ from echo_queue.cli.live.watcher import RunWatcher, monitor
 from echo_queue.cli.status import _phase_shown
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_redis
+from echo_queue.connections.endpoints import services_dir
 from echo_queue.queue import Caller, Heartbeat, LearnerQueue, Operator, Payloads, RunRules, WorkerQueue
 from echo_queue.queue.keys import Keys
 from echo_queue.records import Version
+from echo_queue.reporting import outcome
+from echo_queue.reporting.metrics import MetricsLog
 from echo_queue.services.serving import Services
+from tests.cli.test_run_end import end
+from tests.synthetic import update
 
 
 @pytest.fixture
@@ -98,3 +106,29 @@ def test_of_services_that_have_ended_no_address_is_told(
     assert over.ended and "ended with it" in over.trouble
     assert over.picture("ended", redis_cli="redis-cli -p 33633").redis_cli == ""
     assert RunWatcher(served).picture("running", redis_cli="redis-cli -p 33633").redis_cli
+
+
+def test_the_time_of_a_run_that_is_over_is_the_time_that_it_took(configure: Callable[..., Config]) -> None:
+    config = configure()
+    log = MetricsLog(config.run.dir / "metrics.jsonl")
+    for version in (1, 40):
+        log.write(update(version, wait_s=0.5, train_s=0.25, save_s=0.25))
+    found = end(trained=640)
+    outcome.write(config, 40, found.audit, found.status, dead=found.dead, sets=found.sets)
+    over = RunWatcher(config)
+    assert over.elapsed_s is None, "it is not known before anything was read"
+    over.refresh()
+    assert over.ended and over.elapsed_s == over.picture("finished").elapsed_s == 40
+
+
+def test_a_store_that_does_not_answer_is_what_holds_the_run_up(left_behind: Config) -> None:
+    """The learner, which waits for it, says so in its log alone."""
+    Operator.connect(left_behind).reclaim()
+    watched = RunWatcher(left_behind)
+    watched.refresh()
+    assert not any("store" in cause for cause in watched.held_up)
+    store = orjson.loads((services_dir(left_behind) / "store.json").read_bytes())
+    os.kill(store["pid"], signal.SIGKILL)
+    again = RunWatcher(left_behind)
+    again.refresh()
+    assert any("the object store does not answer" in cause for cause in again.held_up), again.held_up

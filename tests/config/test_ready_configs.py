@@ -31,11 +31,12 @@ def path(request: pytest.FixtureRequest) -> Path:
 
 
 def test_it_has_no_problems(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what its users must bring is missing: prompts that a script writes, and vLLM."""
+    """Only what its users must bring is missing: prompts that a script writes, vLLM, and torch for GPUs."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     config: Config = load(path, {})
     brought = {str(tmp_path / config.prompts.source), "rollout.engine" if config.rollout.engine == "vllm" else ""}
+    brought |= {"learner.device"} if config.learner.device == "cuda" else set()
     assert {problem.where for problem in examine(path).problems} <= brought
 
 

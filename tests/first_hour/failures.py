@@ -52,6 +52,8 @@ def _model() -> Iterator[Failure[Home]]:
     window = {"model_type": "llama", "sliding_window": 4}
     yield Failure("a window that is ignored", lambda home: home.model(**window), where, "sliding_window of 4", "remove")
     weights = "model/model.safetensors"
+    few = {"max_position_embeddings": 4}
+    yield Failure("too short", lambda home: home.model(**few), "model.max_new_tokens", "takes at most 4", "lower")
     yield Failure("no weights", lambda home: home.remove(weights), where, "has no weights", "as safetensors")
     tokenizer = "model/tokenizer.json"
     yield Failure("no tokenizer", lambda home: home.remove(tokenizer), where, "has no tokenizer", "copy")

@@ -81,7 +81,7 @@ def test_a_submission_that_lacks_a_password_declares_nothing_and_names_it(
     give(home, "submitter", without=role)
     assert ends("submit", "run.toml") == 2
     [(where, what, fix)] = problems(capfd.readouterr().err)
-    assert where == "redis.url" and f"refuses the user {role}" in what
+    assert where == "redis.url" and f"refuses the user {role} without a password, and none is set" in what
     assert f"ECHO_QUEUE_{role.upper()}_REDIS_PASSWORD" in fix
     with servers[0].client() as client:
         assert Clients(client, RUN).submission_counts("mine") is None
@@ -96,6 +96,18 @@ def test_a_celery_worker_that_lacks_a_password_ends_and_names_it(home: Home, rol
     ended = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode != 0
     assert f"ECHO_QUEUE_{role.upper()}_REDIS_PASSWORD" in ended.stderr and "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("role", ["worker", "learner"])
+def test_a_role_with_a_wrong_password_ends_before_it_imports_torch(
+    home: Home, capfd: pytest.CaptureFixture[str], role: str
+) -> None:
+    give(home, role)
+    home.text(f"{role}.password", "another\n")
+    assert ends(role, "run.toml") == 2
+    [(where, what, fix)] = problems(capfd.readouterr().err)
+    assert where == "redis.url" and f"refuses the user {role} or its password" in what
+    assert f"ECHO_QUEUE_{role.upper()}_REDIS_PASSWORD" in fix
 
 
 @pytest.mark.parametrize(("machine", "role"), [(one, role) for one, roles in SECRETS.items() for role in roles])

@@ -1,6 +1,7 @@
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -146,6 +147,27 @@ def test_a_publication_that_redis_forgot_is_made_again(harness: LearnerHarness) 
         wait_until(queue.published, "the same weights again", deadline_s=20.0)
         stop.set()
         learner.result(60.0)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.mark.slow
+def test_a_base_model_in_a_folder_is_in_the_store_once_a_learner_has_begun_and_is_sent_no_second_time(
+    monkeypatch: pytest.MonkeyPatch, harness: LearnerHarness, tmp_path: Path
+) -> None:
+    config, stop = harness.config(), threading.Event()
+    stop.set()
+    sent = []
+    for _ in range(2):
+        monkeypatch.setattr(failpoints, "observer", steps := Steps())
+        train(config, stop)
+        sent.append([about for step, about in steps.taken if step.startswith("put base")])
+        harness.store(config).download_folder("base", tmp_path / "elsewhere")
+        assert files_of(tmp_path / "elsewhere") == files_of(Path(config.base_model))
+    assert sent[0][-1] == "base/index.json" and len(sent[0]) == len(files_of(Path(config.base_model))) + 1
+    assert sent[1] == []
 
 
 @pytest.mark.slow

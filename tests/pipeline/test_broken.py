@@ -114,6 +114,25 @@ def test_a_run_looks_at_its_first_prompts_before_it_starts_anything(tmp_path: Pa
     assert "prompts.jsonl:2" in told
 
 
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"MODEL__BASE": "./none"}, "model.base: ./none is no folder on this machine"),
+        (
+            {"ENVIRONMENT__KIND": "function", "ENVIRONMENT__FUNCTION": "none:reward"},
+            "environment.function: there is no module none",
+        ),
+    ],
+    ids=["model", "reward"],
+)
+def test_a_run_looks_for_its_model_and_its_reward_before_it_starts_anything(
+    tmp_path: Path, keys: dict[str, str], told: str
+) -> None:
+    said = cli(tmp_path, "run", TINY, **{f"ECHO_QUEUE_{key}": value for key, value in keys.items()})
+    assert said.count("✗") == 1
+    assert f"✗ {told}" in said
+
+
 def test_a_prompt_file_that_is_not_there(served: Path, base: Path) -> None:
     told = cli(served, "submit", TINY, "none.jsonl", "--set", "none", ECHO_QUEUE_MODEL__BASE=str(base))
     assert "none.jsonl" in told

@@ -35,7 +35,9 @@ def test_a_run_is_refused_twice_left_killed_in_every_role_and_goes_on_each_time(
     run.until(leased)
     run.process.terminate()
     assert run.ends() == 130
-    assert "continues it" in run.output.read_text()
+    said = run.output.read_text()
+    assert "continues it" in said
+    assert 0 <= said.find("stopping: ") < said.find("stopped; "), "what takes seconds is said before it begins"
     kept = outcome.read(run.config)
     assert kept and kept.audit.ok and kept.audit.tasks + kept.audit.replay, "it answers for the services"
     assert not kept.finished

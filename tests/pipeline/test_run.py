@@ -1,5 +1,6 @@
 """`echo-queue run` from nothing to a trained model."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -26,11 +27,12 @@ def test_a_run_from_nothing_ends_with_a_model_and_a_report(tmp_path: Path) -> No
     run = SupervisedRun(tmp_path, ECHO_QUEUE_ROLLOUT__MODE="in-flight")
     try:
         assert run.ends() == 0, run.told()
+        _began_without_alarm(run)
         assert_every_prompt_was_trained_once(run)
         assert_tokens_are_no_older_than_their_groups(run)
         directory = run.config.run.dir
         assert [update.version for update in run.updates()] == list(range(1, UPDATES + 1))
-        assert (directory / "report.html").read_text().count("<svg") == 14
+        assert (directory / "report.html").read_text().count("<svg") == 15
         assert not [log.name for log in (directory / "logs").iterdir() if "%|" in log.read_text()], "progress bars"
         _tells_its_end(run)
         _generates(directory / "model")
@@ -55,6 +57,16 @@ def test_a_run_with_adapters_is_killed_and_ends_with_a_model_and_its_adapters(
     assert_every_prompt_was_trained_once(run)
     _generates(run.config.run.dir / "model")
     assert (run.config.run.dir / "model" / "adapter" / "adapter_model.safetensors").exists()
+
+
+def _began_without_alarm(run: SupervisedRun) -> None:
+    """Roles that load are not missing, and nothing is called training before there is somebody to train with."""
+    lines = run.output.read_text().splitlines()
+    phases = [re.sub(r"^\d+:\d\d  ", "", line).partition("  ")[0] for line in lines]
+    training = phases.index("training")
+    assert phases.index("loading the model") < training
+    assert not [line for line in lines[:training] if "held up" in line]
+    assert re.search(r"  workers [1-9]", lines[training])
 
 
 def _tells_its_end(run: SupervisedRun) -> None:

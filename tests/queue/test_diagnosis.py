@@ -56,7 +56,7 @@ def test_a_worker_that_went_silent_with_tasks_is_named(queue: Clients) -> None:
 def test_a_worker_that_was_never_heard_is_named_too(queue: Clients) -> None:
     harness = QueueHarness(queue)
     harness.lease(2, "stranger")
-    assert said(queue)[0] == "stranger holds 2 tasks and its heartbeat was not heard for an hour"
+    assert said(queue)[0] == "stranger holds 2 tasks and has left, or was not heard for an hour"
 
 
 def test_a_worker_in_quarantine_is_named(queue: Clients) -> None:

@@ -1,5 +1,6 @@
 import re
 from collections.abc import Callable
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from matplotlib.figure import Figure
 
 from echo_queue.config import Config
 from echo_queue.reporting import html, plots
+from echo_queue.reporting.metrics import UpdateMetrics, summarise
 from tests.synthetic import START_S, update
 
-PICTURES = 14
+PICTURES = 15
 
 
 def config(directory: Path) -> Config:
@@ -80,10 +82,22 @@ def test_a_report_can_be_read_on_a_narrow_screen(report: str) -> None:
     assert all(text * shown / width > 9.5 for width in widths), "CSS pixels of the text"
 
 
-def test_a_report_names_the_model_and_shows_answers_and_gradients(report: str) -> None:
+def test_a_report_names_the_model_and_shows_answers_gradients_and_the_policy(report: str) -> None:
     assert "</h1><p>model init\u00a0· " in report
-    for title in ("Answer length", "Answers cut off", "Loss", "Gradient norm", "Equal rewards"):
+    answers = ("Reward spread", "Answer length", "Answers cut off", "Equal rewards")
+    for title in (*answers, "Loss", "Gradient norm", "Entropy", "Off-policy"):
         assert f"<h2>{title}</h2>" in report
+
+
+@pytest.mark.parametrize("updates", [[], [update(1)]], ids=["nothing trained", "one update"])
+def test_a_tile_says_how_many_prompts_died_where_any_did(tmp_path: Path, updates: list[UpdateMetrics]) -> None:
+    tile = html.Tile("1,200", "prompts died and are not in the model", "bad")
+    shown = [
+        list(html.tiles(config(tmp_path), summarise(updates), identity=True, dead=dead, scores={}))
+        for dead in (1_200, 0, None)
+    ]
+    assert tile in shown[0]
+    assert [found for found in shown[0] if found != tile] == shown[1] == shown[2]
 
 
 def spans(monkeypatch: pytest.MonkeyPatch, draw: Callable[[], str]) -> tuple[float, float]:
@@ -122,6 +136,12 @@ def test_a_share_that_was_always_0_does_not_look_like_one_that_grew(
 ) -> None:
     updates = [update(1), update(2)]
     assert spans(monkeypatch, lambda: plots.share(updates, parts)) == (0, pytest.approx(end))
+
+
+def test_the_spread_of_rewards_is_that_of_each_updates_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    updates = [update(1, reward_std=0.2), update(2, reward_std=40.0)]
+    low, high = spans(monkeypatch, lambda: plots.reward_spread(updates))
+    assert low == 0 and high == pytest.approx(1.1 * 40.0)
 
 
 def test_the_labels_of_both_axes_at_the_origin_do_not_touch() -> None:
@@ -180,3 +200,61 @@ def test_a_picture_of_a_long_run_is_no_larger_than_one_of_a_short_run(monkeypatc
         plots.loss(updates),
     ]
     assert all("<svg" in picture for picture in drawn)
+
+
+def test_the_newest_answers_are_shown_as_text_and_equal_ones_once(tmp_path: Path) -> None:
+    samples = [(1.0, "<b>4</b>"), (1.0, "<b>4</b>"), (-0.5, "5")]
+    answers = html.Answers("p/0/7: trained, in the update that made 1.3", "2 + 2 = <x>", samples)
+    page = html.build(config(tmp_path), [], scores={}, answers=answers)
+    assert "<h2>Newest answers</h2><p>p/0/7: trained" in page and "<pre>2 + 2 = &lt;x&gt;</pre>" in page
+    assert re.findall(r"<tr><td>([-+][\d.]+)</td><td>(.*?)</td><td><pre>(.*?)</pre>", page) == [
+        ("+1", "2 ×", "&lt;b&gt;4&lt;/b&gt;"),
+        ("-0.5", "", "5"),
+    ]
+    assert "Newest answers" not in html.build(config(tmp_path), [], scores={})
+
+
+def test_the_configuration_is_written_as_in_its_file(tmp_path: Path) -> None:
+    page = html.build(config(tmp_path), [], scores={})
+    assert "<td>pace</td><td>true</td>" in page and "<td>ca_file</td><td>–</td>" in page
+    assert "None" not in page and "True" not in page
+
+
+def lines_of(monkeypatch: pytest.MonkeyPatch, draw: Callable[[], str]) -> list[list[float]]:
+    """Returns the heights of each line of a picture."""
+    found = list[list[float]]()
+    svg = plots._svg
+
+    def noted(figure: Figure) -> str:
+        found.extend(np.asarray(line.get_ydata(), dtype=float).tolist() for line in figure.axes[0].lines)
+        return svg(figure)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(plots, "_svg", noted)
+        draw()
+    return found
+
+
+PAUSED = [update(version, time_s=START_S + version + 500 * (version > 5)) for version in range(1, 11)]
+"""No learner ran for 500 s after the fifth update."""
+
+
+@pytest.mark.parametrize("draw", [plots.in_flight, plots.speed, partial(plots.reward, by="time")])
+def test_no_line_crosses_a_time_without_a_learner(
+    monkeypatch: pytest.MonkeyPatch, draw: Callable[[list[UpdateMetrics]], str]
+) -> None:
+    lines = [line for line in lines_of(monkeypatch, lambda: draw(PAUSED)) if len(line) > len(PAUSED)]
+    assert lines and all(np.flatnonzero(np.isnan(line)).tolist() == [5] for line in lines)
+    assert not any(np.isnan(line).any() for line in lines_of(monkeypatch, lambda: draw(PAUSED[:5])))
+
+
+def test_a_running_mean_begins_and_ends_with_the_values_themselves() -> None:
+    values = np.array([0.0] + [1.0] * 100 + [0.0])
+    means = plots._running_mean(values, 10)
+    assert (means[0], means[-1]) == (0.0, 0.0) and np.allclose(means[11:91], 1.0)
+
+
+def test_an_update_that_took_no_time_makes_no_speed_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    updates = [update(version, train_s=0.0 if version == 30 else 1.0) for version in range(1, 61)]
+    whole = sum(one.tokens for one in updates) / sum(one.train_s for one in updates)
+    assert max(lines_of(monkeypatch, lambda: plots.speed(updates))[0]) < 2 * whole

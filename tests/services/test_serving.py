@@ -36,6 +36,7 @@ from tests.waiting import DEADLINE_S, wait_until
 
 Configure = Callable[..., Config]
 Start = Callable[..., Services]
+Sections = dict[str, dict[str, object]]
 SERVE = """
 import sys; from pathlib import Path; from echo_queue import services; from echo_queue.config.loading import load
 services.serve(load(Path(sys.argv[1])))
@@ -246,28 +247,34 @@ def test_a_missing_rclone_is_told_before_redis_is_started(
     assert not (services_dir(config) / "redis").exists()
 
 
-@pytest.mark.parametrize("mine", [{"redis", "store"}, {"redis"}], ids=["both", "one"])
-def test_whoever_serves_nothing_but_servers_of_their_own_is_told_so(
-    configure: Configure,
+@pytest.fixture
+def own(
     redis_servers: Callable[[str], RedisServer],
     s3_servers: Callable[[str], Server],
     run_name: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    mine: set[str],
-) -> None:
+) -> Sections:
+    """The sections of a run on servers of the user's own."""
     monkeypatch.setenv("ECHO_QUEUE_STORE_ACCESS_KEY", KEYS.access_key)
     monkeypatch.setenv("ECHO_QUEUE_STORE_SECRET_KEY", KEYS.secret_key)
-    own = {"redis": {"url": redis_servers("valkey").url}, "store": {"url": s3_servers("rclone").url, "bucket": BUCKET}}
+    redis, store = redis_servers("valkey"), s3_servers("rclone")
     run = {"name": run_name, "dir": tmp_path / "run"}
+    return {"run": run, "redis": {"url": redis.url}, "store": {"url": store.url, "bucket": BUCKET}}
+
+
+@pytest.mark.parametrize("embedded", ["", "store"], ids=["nothing embedded", "an embedded store"])
+def test_whoever_serves_nothing_but_servers_of_their_own_is_told_so(
+    configure: Configure, own: Sections, embedded: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    own.pop(embedded, None)
     stop = threading.Event()
     stop.set()
     with caplog.at_level(logging.INFO):
-        serving.serve(configure(run=run, **{name: own[name] for name in mine}), stop)
+        serving.serve(configure(**own), stop)
     said = [record.getMessage() for record in caplog.records if "your own" in record.getMessage()]
     told = "both servers are your own, so nothing is served here: `echo-queue prepare` does the same, and ends"
-    assert said == ([told] if mine == own.keys() else [])
+    assert said == ([] if embedded else [told])
 
 
 def test_embedded_services_that_do_not_run_are_no_problem_for_a_check(config: Config) -> None:

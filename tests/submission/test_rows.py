@@ -31,6 +31,7 @@ def test_a_row_is_the_same_after_a_shard() -> None:
         (b"", "is empty"),
         (b"   ", "is empty"),
         (b'{"prompt": "x"', "is not JSON"),
+        (b'{"prompt": "ab\n', "at column 15"),
         (b'{"prompt": "\xff"}', "is not UTF-8 (byte 0xff at column 13)"),
         (b'\xef\xbb\xbf{"prompt": "x"}', "begins with a byte order mark"),
         (b"[1]", "is a list, not an object"),

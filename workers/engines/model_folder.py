@@ -7,6 +7,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from echo_queue.errors import ConfigError, Problem
+from echo_queue.estimate.model_refusals import too_long
 from echo_queue.records import Version
 
 
@@ -31,13 +32,7 @@ def stop_tokens(model: PreTrainedModel) -> list[int]:
 
 def too_short(config: PreTrainedConfig, max_tokens: int) -> Iterator[Problem]:
     """Yields a problem if the model takes less than `max_tokens`: the longest prompt plus its completion."""
-    longest = getattr(config, "max_position_embeddings", None) or max_tokens
-    if longest < max_tokens:
-        yield Problem(
-            "model.max_new_tokens",
-            f"prompt and completion together may have {max_tokens} tokens, but the model takes at most {longest}",
-            f"lower model.max_prompt_tokens + model.max_new_tokens to {longest}",
-        )
+    yield from too_long(max_tokens, getattr(config, "max_position_embeddings", None))
 
 
 def misfits(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor], version: Version) -> Iterator[Problem]:

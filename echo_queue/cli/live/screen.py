@@ -1,6 +1,7 @@
 """Shows a run that is being supervised: a live view on a terminal, a line every few seconds elsewhere."""
 
 import time
+from collections.abc import Collection
 from types import TracebackType
 from typing import Self
 
@@ -26,6 +27,7 @@ class Screen:
         self._roles = roles
         self._console = console or Console()
         self._phase = self._role = ""
+        self._ended: Collection[str] | None = None
         self._next = 0.0
         self._started = time.monotonic()
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
@@ -49,6 +51,15 @@ class Screen:
         self._phase, self._role, self._next = name, role, 0.0
         self.refresh()
 
+    def end(self, phase: str, ended: Collection[str]) -> None:
+        """Names the last phase, in which the picture stays on the terminal. `ended`: the workers that were stopped."""
+        self._phase, self._role, self._ended = phase, "", ended
+
+    @property
+    def stderr(self) -> Console:
+        """Returns where to print what belongs on stderr: above the live view, which it would tear apart."""
+        return self._console if self._live else Console(stderr=True)
+
     def refresh(self) -> None:
         """Shows the current state if it is time to, else sleeps for a moment."""
         now = time.monotonic()
@@ -69,4 +80,6 @@ class Screen:
     def _picture(self) -> view.RunView:
         detail = self._roles.last_lines(self._role) if self._role else ""
         elapsed_s = time.monotonic() - self._started
-        return self._watcher.picture(self._phase, self._roles.states(), self.redis_cli, detail, elapsed_s=elapsed_s)
+        roles = self._roles.states()
+        picture = self._watcher.picture(self._phase, roles, self.redis_cli, detail, elapsed_s=elapsed_s)
+        return picture if self._ended is None else picture.ended(self._ended)

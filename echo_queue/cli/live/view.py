@@ -3,12 +3,13 @@
 All functions are pure functions of a `RunView`; `echo_queue.cli.live.watcher` reads Redis and the metrics.
 """
 
+import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean
-from typing import get_args
+from typing import Self, get_args
 
 from rich.box import ROUNDED
 from rich.columns import Columns
@@ -22,7 +23,8 @@ from echo_queue.launch.supervisor import RoleState
 from echo_queue.queue.counts import counted
 from echo_queue.queue.dead_causes import DeadCause
 from echo_queue.queue.pool_status import pools_of
-from echo_queue.queue.types import Departure, FailedSet, Status, WorkerStatus
+from echo_queue.queue.types import Departure, FailedSet, Heartbeat, Status, WorkerStatus
+from echo_queue.records import Version
 from echo_queue.records.validation import CAUSES
 from echo_queue.reporting.metrics import Summary, warning
 
@@ -41,6 +43,10 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 SILENT_MS = 5_000
 """A worker without a heartbeat for this long is marked."""
 STATE_COLOURS = {"generating": "green", "scoring": "cyan", "fetching": "yellow", "quarantined": "red", "waiting": "dim"}
+PHASE_COLOURS = {"failed": "red", **dict.fromkeys(("stopping", "stopped", "ended", "no answer"), "yellow")}
+"""The colours of phases in which a run does not go on, by their words before a colon."""
+DIGITS = 20
+"""Numbers in workers' names are compared as numbers up to this many digits."""
 
 
 @dataclass(frozen=True)
@@ -90,14 +96,26 @@ class RunView:
     def warning(self) -> str:
         return warning(self.summary, over=self.over)
 
+    def ended(self, roles: Collection[str]) -> Self:
+        """Returns the view once the command that ran these roles has ended them, and so ends itself.
+
+        Nothing is held up any more. A heartbeat that one of the roles has left behind is not that of a living worker.
+        """
+        status = self.status
+        if status:
+            ended = (replace(one, heartbeat=None) if one.name in roles else one for one in status.workers)
+            status = replace(status, workers=tuple(ended))
+        done = tuple(role for role in self.roles if role.done)
+        return replace(self, status=status, roles=done, held_up=(), over=True)
+
 
 def draw(picture: RunView) -> RenderableType:
     """Returns the picture for a terminal. One of less than 80 columns breaks some lines and table cells."""
     parts: list[RenderableType] = [_head(picture), _reward(picture), _panels(picture)]
-    if picture.status and picture.status.workers:
-        parts.append(_workers(picture.status.workers))
-        parts.append(_weights(picture.status.workers, picture.recent.t_bcast_s))
-        parts += [_sentence(sentence, "dim") for sentence in _pools(picture.status.workers)]
+    if picture.status and (listed := _listed(picture.status.workers)):
+        parts.append(_workers(listed, picture.status))
+        parts += [_weights(heard, picture.recent.t_bcast_s)] if (heard := _heard(listed)) else []
+        parts += [_sentence(sentence, "dim") for sentence in _pools(listed)]
     parts += [_roles(picture.roles)] if picture.roles else []
     if picture.trouble:
         parts.append(_sentence(picture.trouble, "yellow"))
@@ -139,6 +157,15 @@ def line(picture: RunView) -> str:
     parts += _gone(status) + _continued(status)
     troubles = [*filter(None, [picture.trouble, picture.warning]), *held_up, *_losses(picture)]
     return "  ".join([*parts, *troubles])
+
+
+def by_name(workers: Iterable[WorkerStatus]) -> tuple[WorkerStatus, ...]:
+    """Returns the workers in the order of their names, and of the numbers in these: worker-2 before worker-10."""
+
+    def key(worker: WorkerStatus) -> tuple[str, str]:
+        return re.sub(r"\d+", lambda number: number[0].zfill(DIGITS), worker.name), worker.name
+
+    return tuple(sorted(workers, key=key))
 
 
 def rewards(summary: Summary) -> str:
@@ -185,7 +212,7 @@ def _losses(picture: RunView) -> Iterator[str]:
     """Yields what the run has lost: bad groups, dead prompts with their commonest reasons, and chunks of sets."""
     yield from _bad_groups(picture.status)
     for cause in picture.dead[:REASONS]:
-        yield f"{counted(cause.tasks, 'prompt')} died: {cause.reason}  (for example {cause.example})"
+        yield f"{counted(cause.tasks, 'prompt')} died: {cause.reason} (for example {cause.example})"
     for one in picture.failed[:REASONS]:
         yield f"set {one.name}: {one.failed:,} of {counted(one.chunks, 'chunk')} cannot be read: {one.reason}"
 
@@ -221,8 +248,15 @@ def _head(picture: RunView) -> RenderableType:
     table.add_column()
     table.add_column(justify="right")
     left = Text.assemble((" echo-queue ", "bold reverse"), ("  " + picture.name, "bold"))
-    table.add_row(left, Text.assemble((picture.phase, "bold green"), f"  {clock(picture.elapsed_s)} "))
+    table.add_row(left, Text.assemble((picture.phase, f"bold {_colour(picture)}"), f"  {clock(picture.elapsed_s)} "))
     return Group(table, _sentence(picture.detail, "dim")) if picture.detail else table
+
+
+def _colour(picture: RunView) -> str:
+    """Returns the colour of the phase: green unless the run has ended, or stopped, with something left undone."""
+    if picture.over and picture.status and picture.status.dead:
+        return "red"
+    return PHASE_COLOURS.get(picture.phase.partition(":")[0], "green")
 
 
 def _reward(picture: RunView) -> RenderableType:
@@ -230,12 +264,13 @@ def _reward(picture: RunView) -> RenderableType:
         trained = picture.status.trained if picture.status else 0
         return Text(f"\n reward  {'not known here' if trained else 'not trained yet'}", style="dim")
     figures, *over = rewards(picture.summary).split(" (")
-    return Text.assemble(
-        "\n reward  ",
+    told = Text.assemble(
+        "reward  ",
         (spark(picture.rewards, SPARK), "blue"),
         (f"  {figures}", "bold"),
         (f" ({over[0]}" if over else "", "dim"),
     )
+    return Padding(told, (1, 0, 0, 1))
 
 
 def _panels(picture: RunView) -> RenderableType:
@@ -259,8 +294,10 @@ class _Row:
         yield table
 
 
-def _panel(title: str, body: RenderableType, height: int) -> Panel:
-    return Panel(body, title=title, title_align="left", box=ROUNDED, border_style="dim", height=height + 2)
+def _panel(title: str, body: RenderableType, height: int | None = None) -> Panel:
+    """Draws a box of `height` lines; None: of as many as its content has, which may be more than its rows."""
+    whole = None if height is None else height + 2
+    return Panel(body, title=title, title_align="left", box=ROUNDED, border_style="dim", height=whole)
 
 
 def _queue(status: Status | None) -> tuple[str, RenderableType]:
@@ -333,39 +370,56 @@ def _learner(picture: RunView) -> tuple[str, RenderableType]:
     return title, Group(now, Text(f"{picture.span}:" if known else "", style="dim italic"), over)
 
 
-def _workers(workers: Sequence[WorkerStatus]) -> RenderableType:
+def _listed(workers: Iterable[WorkerStatus]) -> tuple[WorkerStatus, ...]:
+    """Returns the workers that have a row. One that has left has none, although what it handed back still counts as its
+    own until the learner's housekeeper sweeps: the queue knows neither a heartbeat of it nor when it was heard."""
+    return tuple(one for one in by_name(workers) if one.heartbeat is not None or one.silent_ms >= 0)
+
+
+def _heard(workers: Iterable[WorkerStatus]) -> list[tuple[str, Heartbeat]]:
+    """Returns the names and heartbeats of the workers that have one."""
+    return [(worker.name, worker.heartbeat) for worker in workers if worker.heartbeat is not None]
+
+
+def _workers(workers: Sequence[WorkerStatus], status: Status) -> RenderableType:
     table = Table(box=None, expand=True, padding=(0, 1), header_style="dim")
-    for name, justify in (("worker", "left"), ("state", "left"), ("version", "right"), ("tokens/s", "right")):
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
-    for name in ("groups/s", "groups", "heard"):
+    table.add_column("worker", no_wrap=True)
+    table.add_column("state")
+    for name in ("version", "tokens/s", "groups/s", "groups", "heard"):
         table.add_column(name, justify="right")
     for worker in workers:
-        table.add_row(*_worker(worker))
-    return _panel("workers", table, len(workers) + 1)
+        table.add_row(*_worker(worker, status))
+    return _panel("workers", table)
 
 
-def _worker(worker: WorkerStatus) -> list[str | Text]:
-    heartbeat, heard = worker.heartbeat, f"{worker.silent_ms / 1000:.1f} s ago"
+def _worker(worker: WorkerStatus, status: Status) -> list[str | Text]:
+    heartbeat = worker.heartbeat
+    heard = f"{worker.silent_ms / 1000:.1f} s ago" if worker.silent_ms >= 0 else UNKNOWN
     if heartbeat is None:
         return [worker.name, Text("gone", style="red"), UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, heard]
     state = Text(heartbeat.state, style=STATE_COLOURS.get(heartbeat.state, ""))
     style = "yellow" if worker.silent_ms > SILENT_MS else "dim"
     rates = [short(heartbeat.tokens_per_s), f"{heartbeat.groups_per_s:.1f}", f"{heartbeat.groups:,}"]
-    return [worker.name, state, str(heartbeat.version), *rates, Text(heard, style=style)]
+    return [worker.name, state, _version(heartbeat.version, status), *rates, Text(heard, style=style)]
 
 
-def _weights(workers: Sequence[WorkerStatus], t_bcast_s: float) -> RenderableType:
+def _version(version: Version, status: Status) -> str:
+    """Returns the number of a version alone where its lineage is the learner's, which the learner's panel names."""
+    return str(version.number if status.learner_came and version.lineage == status.learner.lineage else version)
+
+
+def _weights(heard: Sequence[tuple[str, Heartbeat]], t_bcast_s: float) -> RenderableType:
     """Draws each worker's weight bytes by source, and for its last version the time until served and the swap pause."""
     table = Table(box=None, expand=True, padding=(0, 1), header_style="dim")
-    for name in ("worker", "from store", "from peers", "served after", "pause"):
-        table.add_column(name, justify="left" if name == "worker" else "right")
-    heard = [(worker.name, worker.heartbeat) for worker in workers if worker.heartbeat is not None]
+    table.add_column("worker", no_wrap=True)
+    for name in ("from store", "from peers", "served after", "pause"):
+        table.add_column(name, justify="right")
     for name, heartbeat in heard:
         arrived = f"{heartbeat.arrived_ms / 1000:.2f} s" if heartbeat.arrived_ms >= 0 else UNKNOWN
         table.add_row(
             name, short(heartbeat.store_bytes), short(heartbeat.peer_bytes), arrived, f"{heartbeat.pause_ms:.0f} ms"
         )
-    return _panel("weights" + (f" · everywhere after {t_bcast_s:.2f} s" if t_bcast_s else ""), table, len(heard) + 1)
+    return _panel("weights" + (f" · everywhere after {t_bcast_s:.2f} s" if t_bcast_s else ""), table)
 
 
 def _pools(workers: Sequence[WorkerStatus]) -> Iterator[str]:
@@ -382,7 +436,7 @@ def _pools(workers: Sequence[WorkerStatus]) -> Iterator[str]:
 
 def _sources(workers: Sequence[WorkerStatus]) -> list[str]:
     """Returns the weight bytes that the living workers have fetched since they started, by source, if there are any."""
-    beats = [worker.heartbeat for worker in workers if worker.heartbeat is not None]
+    beats = [heartbeat for _, heartbeat in _heard(workers)]
     store, peers = sum(heartbeat.store_bytes for heartbeat in beats), sum(heartbeat.peer_bytes for heartbeat in beats)
     return [f"weights {short(store)}B from the store, {short(peers)}B from peers"] if store + peers else []
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from echo_queue.cli.live.store_probe import StoreProbe
 from echo_queue.cli.live.view import RunView
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_redis
@@ -29,6 +30,8 @@ RECENT_UPDATES = 20
 STATUS_DEADLINE_S = 2.0
 STILL_S = 10.0
 """A run counts as standing still after this time; an update of a large model may take as long."""
+STORE_ASKED_S = 3.0
+"""The store is asked whether it answers once nothing has moved for this time."""
 NOT_BEGUN = "EQNORUN"
 """The queue's error for a run whose learner has not started yet."""
 
@@ -89,6 +92,7 @@ class RunWatcher:
         self._queue: Monitor | None = None
         self._over = threading.Event()
         self._stillness = diagnosis.Stillness()
+        self._store, self._looked_at = StoreProbe(config), False
         self._thread = threading.Thread(target=self._watch, name="watcher", daemon=True)
 
     def __enter__(self) -> Self:
@@ -174,12 +178,23 @@ class RunWatcher:
     def _causes(self) -> tuple[str, ...]:
         if self._loading and not (self.workers_came and self._learner_came):
             return ()
+        return (*self._store_is_away(), *self._by_the_queue())
+
+    def _by_the_queue(self) -> tuple[str, ...]:
         if self.still_s < STILL_S:
             return diagnosis.silent(self.status) if self.status else ()
         try:
             return diagnosis.causes(diagnosis.snapshot(self._queue) if self._queue else None, self.still_s)
         except EchoQueueError:
             return diagnosis.causes(None, self.still_s)
+
+    def _store_is_away(self) -> tuple[str, ...]:
+        """Asks the store of a run that stands still, or that is looked at for the first time."""
+        first, self._looked_at = not self._looked_at, True
+        goes_on = self.status is not None and not self.status.finished and diagnosis.lives(self.status)
+        if not goes_on or not (first or self.still_s >= STORE_ASKED_S):
+            return ()
+        return tuple(filter(None, [self._store.trouble()]))
 
     @property
     def newest(self) -> UpdateMetrics | None:

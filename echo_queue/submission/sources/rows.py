@@ -114,8 +114,9 @@ def _unreadable(line: bytes, error: orjson.JSONDecodeError) -> BadRow:
         return BadRow(
             f"is not UTF-8 (byte {line[wrong.start]:#04x} at column {wrong.start + 1})", "save the file as UTF-8"
         )
-    # Not the decoder's own sentence: it counts lines within the row, beside the number of the file's line.
-    return BadRow(f"is not JSON: {error.msg} at column {error.colno}", "write one JSON object per line")
+    # Not the decoder's own sentence: it counts lines within the row, which may end with a newline.
+    column = 1 + min(error.pos, len(line.decode("utf-8").rstrip()))
+    return BadRow(f"is not JSON: {error.msg} at column {column}", "write one JSON object per line")
 
 
 def _kind(value: object) -> str:

@@ -1,5 +1,8 @@
 """A policy's settings of precision, memory and compilation change nothing but rounding."""
 
+import os
+import stat
+from collections.abc import Iterator
 from functools import partialmethod
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,7 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from echo_queue.config import Learner
+from echo_queue.config import Config, Learner
 from echo_queue.errors import ConfigError
 from learner.batch.micro_batches import MicroBatch, micro_batches
 from learner.batch.prepare import prepare
@@ -18,10 +21,12 @@ from learner.model import device
 from learner.model.activations import Kept
 from learner.model.attention.rectangles import Rectangles
 from learner.model.head import Head, token_scores
+from learner.model.loading import load_policy
 from learner.model.loading import prepare as for_scorer
 from learner.model.policy import Policy
 from learner.model.scorer import Scorer
 from learner.model.sharding import local
+from learner.ranks.team import Team
 from tests.learner.model.families import FAMILIES, family_model
 from tests.learner.synthetic import group, tiny_model
 
@@ -93,6 +98,36 @@ def test_the_model_that_is_written_holds_what_was_published(tmp_path: Path, dtyp
     assert {name for name, _ in loaded.named_parameters()} == published.keys()
     for name, parameter in loaded.named_parameters():
         assert torch.equal(parameter, published[name]), name
+
+
+@pytest.fixture
+def usual_umask() -> Iterator[None]:
+    """Files that are written have the rights that they usually have: all users of the machine may read them."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("usual_umask")
+@pytest.mark.parametrize(
+    ("rank", "files"),
+    [
+        (0, ["model.safetensors"]),
+        pytest.param(3, ["adapter/adapter_model.safetensors", "model.safetensors"], marks=pytest.mark.slow),
+    ],
+    ids=["all weights", "adapters"],
+)
+def test_whoever_may_read_a_written_models_configuration_may_read_its_weights(
+    rank: int, files: list[str], tmp_path: Path
+) -> None:
+    base, written = tmp_path / "base", tmp_path / "model"
+    tiny_model().save_pretrained(base)
+    values = {"run": {"name": "t", "dir": tmp_path}, "model": {"base": str(base), "lora": {"rank": rank}}}
+    policy = load_policy(Config.model_validate(values), torch.device("cpu"), Team.alone())
+    policy.save_pretrained(written, policy.snapshot())
+    rights = {str(file.relative_to(written)): file.stat().st_mode for file in written.rglob("*") if file.is_file()}
+    assert sorted(name for name in rights if name.endswith(".safetensors")) == files
+    assert {stat.filemode(rights[name]) for name in ("config.json", *files)} == {"-rw-r--r--"}
 
 
 def test_a_snapshot_does_not_change_with_the_next_step() -> None:

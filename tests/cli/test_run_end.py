@@ -1,0 +1,97 @@
+"""What `echo-queue run` leaves behind and says once it is over: to the shell, the person, and the next `run`."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from echo_queue.cli.run_end import End, conclude
+from echo_queue.config import Config
+from echo_queue.errors import AGAIN, DONE, HOPELESS
+from echo_queue.queue import Audit
+from echo_queue.queue.dead_causes import DeadCause
+from echo_queue.reporting import outcome
+from echo_queue.reporting.metrics import MetricsLog
+from tests.cli.test_view import STATUS
+from tests.synthetic import update
+
+CONFIG = Path("run.toml")
+NOTHING = "nothing was trained; the model is the base model"
+CAUSES = (
+    DeadCause("KeyError: 'solution'", 1_200, "set/0/7"),
+    DeadCause("the environment returned nan as reward 0", 2, "set/0/8"),
+    DeadCause("environment.timeout_s = 0.5 is over", 1, "set/0/9"),
+    DeadCause("gone from the store", 1, "set/0/10"),
+)
+DEAD = sum(cause.tasks for cause in CAUSES)
+
+
+def end(trained: int = 0, dead: int = 0, lost: int = 0) -> End:
+    """The queue's answers at the end of a run that has nothing left to do. `lost`: of no prompt anything is known."""
+    audit = Audit(
+        submitted=trained + dead + lost,
+        backlog=0,
+        tasks=0,
+        replay=0,
+        trained=trained,
+        dead=dead,
+        open=dead,
+        ready=0,
+        in_hand=0,
+        in_flight=0,
+        leases=0,
+        leased=0,
+        lost=0,
+        forged=0,
+    )
+    return End(audit, STATUS, CAUSES if dead else (), {})
+
+
+@pytest.mark.parametrize(
+    ("found", "code", "finished"),
+    [
+        (end(trained=8), DONE, True),
+        (end(trained=8, dead=2), HOPELESS, False),
+        (end(dead=2), HOPELESS, False),
+        (end(trained=8, lost=1), AGAIN, False),
+        (end(trained=8, dead=2, lost=1), AGAIN, False),
+    ],
+    ids=["all trained", "some died", "all died", "one is lost", "some died and one is lost"],
+)
+def test_the_exit_code_and_the_next_run_know_whether_every_prompt_was_trained(
+    configure: Callable[..., Config], found: End, code: int, finished: bool
+) -> None:
+    config = configure()
+    assert conclude(config, found, CONFIG) == code
+    kept = outcome.read(config)
+    assert kept and kept.finished is finished and kept.dead == found.dead
+
+
+def test_prompts_that_died_are_told_with_their_commonest_reasons_and_what_to_do(
+    configure: Callable[..., Config], capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configure()
+    conclude(config, end(dead=DEAD), CONFIG)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "test: " + NOTHING in said
+    assert f"✗ {DEAD:,} prompts died and are not in the model:" in said
+    assert "1,200× KeyError: 'solution' (for example set/0/7)" in said
+    assert "2× the environment returned nan" in said and "1× environment.timeout_s = 0.5" in said
+    assert CAUSES[3].reason not in said and "1 more reason: redis-cli shows it" in said
+    assert "→ fix that; `echo-queue run run.toml` then tries them again" in said
+    page = (config.run.dir / "report.html").read_text(encoding="utf-8")
+    assert f"<b>{DEAD:,}</b><span>prompts died and are not in the model</span>" in page
+
+
+@pytest.mark.slow
+def test_a_run_that_trained_something_does_not_call_its_model_the_base_model(
+    configure: Callable[..., Config], capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configure()
+    MetricsLog(config.run.dir / "metrics.jsonl").write(update(1))
+    assert conclude(config, end(trained=16, dead=DEAD), CONFIG) == HOPELESS
+    said = capsys.readouterr().out
+    assert "test: reward 0.17" in said and NOTHING not in said
+    assert f"{DEAD:,} prompts died and are not in the model:" in said
+    page = (config.run.dir / "report.html").read_text(encoding="utf-8")
+    assert f"<b>{DEAD:,}</b><span>prompts died and are not in the model</span>" in page

@@ -1,0 +1,35 @@
+"""An outage that lasts is told once, whichever threads meet it, and so is its end."""
+
+import pytest
+
+from echo_queue.storage.outage_log import SAID_S, OutageLog
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_an_outage_that_lasts_is_told_once_with_the_time_that_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    outages = OutageLog("the store", clock)
+    for clock.now in (0.0, SAID_S - 1, SAID_S + 1, SAID_S + 2):
+        outages.failed("connection refused", 300 - clock.now)
+    assert caplog.messages == ["the store has failed for 6 s and is tried again, for 294 s at most: connection refused"]
+    clock.now = 60.0
+    outages.answered()
+    outages.answered()
+    assert caplog.messages[1:] == ["the store works again after 60 s"]
+
+
+def test_a_restart_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    outages = OutageLog("the store", clock)
+    for clock.now in (0.0, SAID_S - 1):
+        outages.failed("connection refused", 300.0)
+    outages.answered()
+    clock.now = 100.0
+    outages.failed("connection refused", 300.0)
+    assert caplog.messages == [], "another outage, which has just begun"
