@@ -13,14 +13,21 @@ from echo_queue.invitation.register import Register
 from echo_queue.launch.problem_output import WARNING
 
 
+class Signed(logging.Formatter):
+    """Writes messages alone, and a warning with its sign."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return (WARNING[0] if record.levelno >= logging.WARNING else "") + record.getMessage()
+
+
 def prepare_servers(config: Config) -> None:
     """Prepares them, and prints what was done. Raises `ConfigError` if there are none, `ServiceError` as `prepare`."""
     if config.redis.url == config.store.url == EMBEDDED:
         what = 'is "embedded", and so is store.url: embedded services need no preparation'
         raise ConfigError(Problem("redis.url", what, "`echo-queue run CONFIG`, or `echo-queue services CONFIG`"))
-    logging.addLevelName(logging.INFO, "")
-    logging.addLevelName(logging.WARNING, WARNING[0])
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s%(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(Signed())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     console = Console(highlight=False, soft_wrap=True, markup=False)
     for done in services.prepare(config):
         console.print(done)

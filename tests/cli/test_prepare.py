@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from echo_queue.cli.commands import app
+from echo_queue.cli.prepare import Signed
 from echo_queue.config.loading import load
 from echo_queue.connections import verdict
 from echo_queue.connections.connect import connect_redis
@@ -111,6 +112,8 @@ def test_what_weakens_a_promise_is_told_once(
         prepare(servers.toml())
     told = [record.getMessage() for record in caplog.records if "two learners" in record.getMessage()]
     assert len(told) == 1 and "If-None-Match" in told[0]
+    warning, note = (logging.LogRecord("", level, "", 0, told[0], None, None) for level in (30, 20))
+    assert Signed().format(warning) == f"! {told[0]}" and Signed().format(note) == told[0]
 
 
 def test_embedded_services_have_nothing_to_prepare(tmp_path: Path) -> None:
