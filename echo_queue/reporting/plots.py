@@ -112,7 +112,7 @@ def lag_histogram(axes: Axes, lags: Mapping[int, int], s: int) -> None:
     total = max(sum(lags.values()), 1)
     shares = [lags.get(int(lag), 0) / total for lag in ticks]
     bars = axes.bar(ticks, shares, width=0.72, color=BLUE)
-    named = [f"{share:.0%}" if share >= 0.005 else "<1%" if share else "" for share in shares]
+    named = [("<1%" if round(100 * share) == 0 else f"{share:.0%}") if share else "" for share in shares]
     axes.bar_label(bars, named, padding=2, fontsize=9)
     axes.axvline(s + 0.5, color=RED, linewidth=1.4, linestyle=(0, (4, 3)))
     axes.annotate(
@@ -372,11 +372,11 @@ def _time(moments_s: Sequence[float] | Floats, start_s: float) -> tuple[Floats, 
 
 
 def _running_mean(values: Floats, reach: int) -> Floats:
-    """Returns the mean over the `reach` values before and after each value; at the ends, over fewer on both sides."""
+    """Returns the mean over the `reach` values before and after each value; at the ends, over a quarter as many."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     places = np.arange(len(values))
-    near = np.minimum(reach, np.minimum(places, places[::-1]))
-    first, last = places - near, places + near + 1
+    near = np.minimum(reach, np.maximum(reach // 4, np.minimum(places, places[::-1])))
+    first, last = np.maximum(places - near, 0), np.minimum(places + near + 1, len(values))
     means: Floats = (sums[last] - sums[first]) / (last - first)
     return means
 
