@@ -86,14 +86,20 @@ def run(config: ConfigFile) -> None:
 
 
 @app.command(rich_help_panel=ROLES)
-def services(config: ConfigFile) -> None:
+def services(
+    config: ConfigFile,
+    within_run: Annotated[
+        bool, typer.Option("--within-run", help="Leave what the queue says last to `run`, which keeps it.", hidden=True)
+    ] = False,
+) -> None:
     """Serve the embedded Redis and object store until SIGTERM."""
     from echo_queue.services import serve
 
     def keep_answers() -> None:
         from echo_queue.cli.run_end import keep_latest_answers  # whose imports would keep the start waiting
 
-        keep_latest_answers(loaded)
+        if not within_run:
+            keep_latest_answers(loaded)
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S")
     loaded = load(config)

@@ -16,7 +16,7 @@ ECHO_QUEUE = (sys.executable, "-m", "echo_queue.cli")
 def services(config: Config, path: Path) -> Iterator[Role]:
     """Yields the role that keeps the embedded servers, unless both services are external."""
     if EMBEDDED in (config.redis.url, config.store.url):
-        yield Role("services", (*ECHO_QUEUE, "services", str(path)), grace_s=20.0, servers=True)
+        yield Role("services", (*ECHO_QUEUE, "services", str(path), "--within-run"), grace_s=20.0, servers=True)
 
 
 def base_model(path: Path) -> Role:
