@@ -45,6 +45,7 @@ class Keys:
         self.fleet_wanted = self.prefix + "fleet_wanted"
         self.idle = self.prefix + "idle"
         self.weight_events = self.prefix + "weight_events"
+        self.events = self.prefix + "events"
         self.arrivals = self.prefix + "arrivals"
         self.updates = self.prefix + "updates"
         self.run_keys = f"eqs:{{{run}}}:run_keys"

@@ -11,7 +11,7 @@ from echo_queue.queue import replies
 from echo_queue.queue.caller import Caller, Client, answers
 from echo_queue.queue.payloads import Payloads
 from echo_queue.queue.published_weights import PublishedWeights
-from echo_queue.queue.submitter import Submissions
+from echo_queue.queue.submitter import REFUSED, Submissions
 from echo_queue.queue.types import Audit, DeadTask, FleetStatus, Status, UpdateRecord, WorkerStatus
 from echo_queue.records import BASE, Group, PartialGroup, Version
 
@@ -154,6 +154,18 @@ class Monitor(RunState, PublishedWeights, Submissions):
         counts = self._caller.persist("failed_sets", read) if names else []
         found = zip(map(replies.text, names), (int(count or 0) for count in counts), strict=True)
         return {name: count for name, count in found if count > 0}
+
+    def refused_sets(self) -> dict[str, str]:
+        """Returns the sets of which the newest events say that they were refused, and why, but those declared since."""
+        client, key = self._caller.client, self._caller.keys.events
+        rows: Any = self._caller.persist("refused_sets", lambda: client.xrevrange(key, count=PAGE))
+        found: dict[str, str] = {}
+        for _, words in rows:
+            if words.get(b"kind") == REFUSED.encode():
+                name, _, why = replies.text(words[b"what"]).partition(" ")
+                found.setdefault(name, why)
+        declared = self.digests() if found else {}
+        return {name: why for name, why in found.items() if name not in declared}
 
     def digests(self) -> dict[str, str]:
         """Returns the digest of each set's prompts, by the set's name."""

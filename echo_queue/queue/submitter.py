@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
 SET_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 """A set's name is part of task ids and of object names. The server checks it, too (`library/submission.lua`)."""
+REFUSED = "refused"
+"""The kind of event that says why a set was not submitted."""
+EVENTS_KEPT = 1_000
+"""As `library/state.lua` has it."""
+LONGEST_REASON = 500
 
 
 class Submissions(Client):
@@ -111,6 +116,13 @@ class SubmitterQueue(Submissions, Admission):
         Returns False if it is settled or has other content by now.
         """
         return bool(self._caller.call("reject", name, chunk.number, chunk.digest, reason))
+
+    def tell_refusal(self, name: str, why: str) -> None:
+        """Notes in `events`, for people, why a set was refused before it was declared. A wrong name is not noted."""
+        if SET_NAME.fullmatch(name):
+            client, key = self._caller.client, self._caller.keys.events
+            words: Any = {"kind": REFUSED, "what": f"{name} {why[:LONGEST_REASON]}"}
+            self._caller.persist("tell refusal", lambda: client.xadd(key, words, maxlen=EVENTS_KEPT, approximate=True))
 
     def learner_has_begun(self) -> bool:
         """Returns whether a learner has begun on this server, and told it whose prompts checkpoints hold as trained."""

@@ -126,7 +126,10 @@ class FailedChunk:
 
 @dataclass(frozen=True)
 class FailedSet:
-    """A set of which `failed` of its `chunks` chunks cannot be read, and the reason of the first of them."""
+    """A set of which `failed` of its `chunks` chunks cannot be read, and the reason of the first of them.
+
+    One without chunks was refused as a whole, and never declared.
+    """
 
     name: str
     chunks: int

@@ -9,6 +9,7 @@ import gc
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from celery import Celery
 from pydantic import ValidationError
 
 from echo_queue.config import Config, Prompts
+from echo_queue.config.explanations import explain
 from echo_queue.connections.endpoints import EMBEDDED
 from echo_queue.errors import ConfigError, DeadlineError, Problem, PromptError
 from echo_queue.queue import Chunk, PromptSet, SubmitterQueue
@@ -43,11 +45,8 @@ def choose(config: Config, source: str | None = None, set: str | None = None, **
     try:
         return Prompts.model_validate(values)
     except ValidationError as error:
-        problems = [
-            Problem(".".join(map(str, ("prompts", *entry["loc"]))), entry["msg"], "fix the argument")
-            for entry in error.errors()
-        ]
-        raise ConfigError(*problems) from None
+        found = explain(error, values, Prompts, "docs/configuration.md")
+        raise ConfigError(*(replace(problem, where=f"prompts.{problem.where}") for problem in found)) from None
 
 
 def check_first_rows(config: Config) -> Sequence[PromptRow]:

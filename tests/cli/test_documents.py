@@ -73,6 +73,14 @@ def test_a_status_names_deaths_failures_and_skews_and_knows_no_zero_for_what_is_
     assert (found["update"]["version"], found["update"]["kappa"], found["training"]["t_bcast_s"]) == (1, None, None)
     shown = CliRunner().invoke(app, ["status", str(run.path)], catch_exceptions=False).stdout
     words = " ".join(shown.split())
+    Clients.connected_as(run.config, "submitter").tell_refusal("more", "more.jsonl: cannot be read")
+    Clients.connected_as(run.config, "submitter").tell_refusal("a", "a set that is there is not named twice")
+    assert asked(run, "status")["failed_sets"][0] == {
+        **{"name": "more", "chunks": 0, "failed": 0},
+        "reason": "more.jsonl: cannot be read",
+    }
+    shown = CliRunner().invoke(app, ["status", str(run.path)], catch_exceptions=False).stdout
+    assert "set more was not submitted: more.jsonl: cannot be read" in " ".join(shown.split())
     for told in ("1 prompt died: KeyError: 'answer'", "set a: 1 of 2 chunks cannot be read: line 3 is no JSON"):
         assert told in words
 

@@ -10,6 +10,7 @@ import pytest
 
 from echo_queue.config import Config
 from echo_queue.errors import ConfigError, DeadlineError, PromptError
+from echo_queue.queue import Monitor
 from echo_queue.records import PromptRow, Version
 from echo_queue.services.redis_server import RedisServer
 from echo_queue.submission import submit
@@ -66,11 +67,19 @@ def test_every_prompt_of_any_source_arrives_exactly_once_and_again_adds_nothing(
         f"import os; os.chdir({str(tmp_path)!r})\n"
         "from echo_queue.submission import submit_prompt_set\n"
         "print(submit_prompt_set.delay('few.jsonl', set='delayed', epochs=2).get(timeout=60))\n"
+        "try: submit_prompt_set.delay('few.jsonl', sett='x').get(timeout=60)\n"
+        "except Exception as error: print(type(error).__name__, error)\n"
         "submit_prompt_set.delay(source='none.jsonl', set='failed').get(timeout=60)"
+    )
+    assert (
+        "SubmissionError set prompts was not submitted\nprompts.sett: unknown key\n    → did you mean set?"
+        in done.stdout
     )
     assert "'prompts': 120" in done.stdout, done.stderr
     assert done.returncode == 1, "what failed fails for whoever sent it"
     assert f"SubmissionError: set failed was not submitted\n{tmp_path / 'none.jsonl'}: cannot be read" in done.stderr
+    refused = Monitor(harness.admin.caller).refused_sets()
+    assert refused.keys() == {"failed", "prompts"} and "none.jsonl: cannot be read" in refused["failed"]
     wait_until(lambda: (arrival := harness.admin.submission_counts("delayed")) and arrival.settled, "the delayed set")
     assert len(harness.rows()) == 240
     assert harness.admin.audit().ok

@@ -214,6 +214,9 @@ def _losses(picture: RunView) -> Iterator[str]:
     for cause in picture.dead[:REASONS]:
         yield f"{counted(cause.tasks, 'prompt')} died: {cause.reason} (for example {cause.example})"
     for one in picture.failed[:REASONS]:
+        if not one.chunks:
+            yield f"set {one.name} was not submitted: {one.reason}"
+            continue
         yield f"set {one.name}: {one.failed:,} of {counted(one.chunks, 'chunk')} cannot be read: {one.reason}"
 
 

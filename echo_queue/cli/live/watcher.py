@@ -85,8 +85,8 @@ class RunWatcher:
         self.dead: tuple[DeadCause, ...] = ()
         """The reasons of which prompts died, the commonest first."""
         self.failed: tuple[FailedSet, ...] = ()
-        """The sets of which chunks cannot be read."""
-        self._losses: tuple[int, Mapping[str, int]] = (0, {})
+        """The sets that were refused, or of which chunks cannot be read."""
+        self._losses: tuple[int, Mapping[str, int], Mapping[str, str]] = (0, {}, {})
         self._record = RunRecord(config.run.dir / "metrics.jsonl")
         self._updates: Sequence[UpdateMetrics] = ()
         self._queue: Monitor | None = None
@@ -141,17 +141,20 @@ class RunWatcher:
 
     def _read_losses(self, queue: Monitor, status: Status) -> None:
         """Reads the reasons of deaths, and of sets that failed, if there are more or fewer of them than before."""
-        counts = queue.failed_sets()
+        counts, refused = queue.failed_sets(), queue.refused_sets()
         if status.dead != self._losses[0]:
             self.dead = tuple(causes_of(queue.dead(LOOKED_AT)))
-        if counts != self._losses[1]:
+        if (counts, refused) != self._losses[1:]:
             found = (queue.submission_status(name) for name in list(counts)[:NAMED])
-            self.failed = tuple(
-                FailedSet(one.name, one.chunks, len(one.failed), one.failed[0].reason)
-                for one in found
-                if one and one.failed
+            self.failed = (
+                *(FailedSet(name, 0, 0, why) for name, why in list(refused.items())[:NAMED]),
+                *(
+                    FailedSet(one.name, one.chunks, len(one.failed), one.failed[0].reason)
+                    for one in found
+                    if one and one.failed
+                ),
             )
-        self._losses = status.dead, counts
+        self._losses = status.dead, counts, refused
 
     @property
     def _loading(self) -> bool:

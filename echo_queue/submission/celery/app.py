@@ -6,6 +6,7 @@ The reconciler sends a lost message again; a message that arrives twice changes 
 
 import logging
 import os
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_store
 from echo_queue.connections.endpoints import CELERY_PREFIX, celery_broker_url
-from echo_queue.errors import ConfigError, EchoQueueError, Problem
+from echo_queue.errors import ConfigError, EchoQueueError, Problem, ServiceError
 from echo_queue.queue import SubmitterQueue
 from echo_queue.queue.counts import counted
 from echo_queue.submission.celery.messages import CHANNEL, EXPAND_CHUNK, SUBMIT_PROMPT_SET
@@ -137,7 +138,12 @@ def build(config: Config) -> Celery:
         try:
             sent = declare_and_send(config, connections.queue(), app, choose(config, source, set, **changes))
         except EchoQueueError as error:
-            raise SubmissionError(f"set {set or config.prompts.set} was not submitted\n{error}") from None
+            name = set or config.prompts.set
+            if not isinstance(error, ServiceError):
+                first = error.problems[0]
+                with suppress(ServiceError):
+                    connections.queue().tell_refusal(name, f"{first.where}: {first.what}")
+            raise SubmissionError(f"set {name} was not submitted\n{error}") from None
         log.info("set %s: %s, %s", sent.set, counted(sent.prompts, "prompt"), counted(sent.chunks, "chunk"))
         return asdict(sent)
 

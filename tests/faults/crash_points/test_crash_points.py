@@ -134,10 +134,10 @@ def test_every_failpoint_is_a_point_of_some_role() -> None:
 OPERATORS = (
     *("dead", "failing", "revive", "bury", "evict", "audit", "renew"),
     *("write outcome", "rename outcome", "remove outcome", "set services aside", "digests"),
-    *("group_in_replay", "partial_group", "is_drained", "failed_sets", "updates"),
+    *("group_in_replay", "partial_group", "is_drained", "failed_sets", "refused_sets", "updates"),
     *("write password", "rename password"),
     *("write weights", "rename weights"),
-    "send submission",
+    *("send submission", "tell refusal"),
     *("write notice", "rename notice", "remove notice"),
     *("admit user", "offer grant", "save users", "remove users", "remove grant", "note revocation"),
     *("claim grant", "read grant", "write invitation", "rename invitation"),
