@@ -101,9 +101,15 @@ def services(
         if not within_run:
             keep_latest_answers(loaded)
 
+    def forget_answers() -> None:
+        from echo_queue.reporting import outcome
+
+        if not within_run and (end := outcome.read(loaded)) and end.early:
+            outcome.forget(loaded)
+
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S")
     loaded = load(config)
-    serve(loaded, before_end=keep_answers)
+    serve(loaded, once_ready=forget_answers, before_end=keep_answers)
 
 
 @app.command(rich_help_panel=ROLES)

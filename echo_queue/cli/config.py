@@ -69,7 +69,7 @@ def examine(path: Path, role: For = For.run) -> Report:
 def _services_elsewhere(config: configuration.Config) -> Iterator[Problem]:
     """Warns of embedded services that never started here: a role of another machine could not reach them."""
     if EMBEDDED in (config.redis.url, config.store.url) and not services_dir(config).is_dir():
-        what = "embedded services have not started on this machine, and they serve no other one"
+        what = "embedded services have not started on this machine, and they serve no other machine"
         yield Problem("services", what, START_EMBEDDED)
 
 
@@ -94,7 +94,8 @@ def check(path: Path, role: For, *, as_json: bool) -> int:
     """Prints all problems and warnings. Returns the exit code, 2 if there is a problem."""
     config, problems, warnings = examine(path, role)
     if as_json:
-        values = config.model_dump(mode="json") if config else None
+        unnamed = {"run", "run.name", "run.dir"} & {problem.where for problem in problems}
+        values = config.model_dump(mode="json") if config and not unnamed else None
         print_json(CheckDocument(not problems, problems, warnings, values))
         return 2 if problems else 0
     print_problems(problems)

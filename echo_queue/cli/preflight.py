@@ -77,7 +77,7 @@ def problems(config: Config, role: For = For.run) -> Iterator[Problem]:
         if isinstance(loss, Problem):
             yield loss
     if role in (For.run, For.submitter):
-        yield from _prompts(config)
+        yield from _prompts(config, role)
 
 
 def _ports(config: Config) -> Iterator[Problem]:
@@ -88,7 +88,7 @@ def _ports(config: Config) -> Iterator[Problem]:
     yield from machine.peer_port_problems(config, config.rollout.workers)
 
 
-def _prompts(config: Config) -> Iterator[Problem]:
+def _prompts(config: Config, role: For) -> Iterator[Problem]:
     """Checks the first prompts; the others are checked when they are submitted.
 
     A run that has made updates may need its source no more; whether it does is seen when it submits.
@@ -104,7 +104,7 @@ def _prompts(config: Config) -> Iterator[Problem]:
         yield from () if (config.run.dir / "metrics.jsonl").exists() else error.problems
         return
     if rows:
-        yield from _columns(config, _shared(rows))
+        yield from _columns(config, role, _shared(rows))
 
 
 def _model(config: Config, role: For) -> Iterator[Problem]:
@@ -173,7 +173,7 @@ def _shared(rows: "Sequence[PromptRow]") -> list[str]:
     return sorted(set.intersection(*(set(row.columns) for row in rows)))
 
 
-def _columns(config: Config, columns: Sequence[str]) -> Iterator[Problem]:
+def _columns(config: Config, role: For, columns: Sequence[str]) -> Iterator[Problem]:
     """Compares what the reward needs with the columns of the prompts."""
     from echo_queue.submission.needed_columns import needed_columns
 
@@ -185,6 +185,6 @@ def _columns(config: Config, columns: Sequence[str]) -> Iterator[Problem]:
     if missing := [name for name in needed.each if name not in columns]:
         what = f"{reference} needs the columns {', '.join(missing)}; {has}"
         yield Problem("environment.function", what, "rename the columns of the prompts, or the function's arguments")
-    if refused := needed.refused({*columns}):
+    if role is For.run and (refused := needed.refused({*columns})):  # elsewhere the workers have the function
         what = f"{reference} does not take {', '.join(refused)}, which every call passes"
         yield Problem("environment.function", what, "add **columns to its arguments")

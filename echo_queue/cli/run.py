@@ -178,8 +178,9 @@ class Pipeline:
         screen.phase("finishing")
         roles.stop(celery(config).name, *self._workers)
         watcher.refresh()
-        screen.end("finished", self._workers)
-        return End.of(config)
+        end = End.of(config)
+        screen.end("finished" if end.audit.ok else "failed", self._workers)
+        return end
 
     def _wait(self, screen: Screen, until: Callable[[], bool], deadline_s: float, what: str) -> None:
         def refresh_and_check() -> bool:

@@ -55,19 +55,20 @@ def keep_answers(config: Config) -> None:
 
 def keep_latest_answers(config: Config) -> None:
     """Does so where embedded services end whose roles were started one by one, and no `run` has kept its own."""
-    end = outcome.read(config)
-    if config.redis.url == EMBEDDED and (end is None or end.early):
-        keep_answers(config)
+    with suppress(OSError):
+        end = outcome.read(config)
+        if config.redis.url == EMBEDDED and (end is None or end.early):
+            keep_answers(config)
 
 
 def conclude(config: Config, end: End, path: Path) -> int:
     """Writes the report and the outcome, and prints the result of the run. Returns the exit code."""
     found = end.audit
     updates = metrics.read(config.run.dir / "metrics.jsonl")
-    page = results.write(config, updates, identity=found.ok, dead=found.dead, answers=newest_answers(config))
     console = Console(highlight=False)
     summary = metrics.summarise(updates)
     outcome.write(config, summary.updates, found, end.status, dead=end.dead, sets=end.sets)
+    page = results.write(config, updates, identity=found.ok, dead=found.dead, answers=newest_answers(config))
     console.print()
     for line in _result(config, end, summary, path):
         print_wrapped(console, Text.from_markup(line), INDENT_OF_INDENTED if line.startswith(" ") else INDENT)

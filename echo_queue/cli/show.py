@@ -5,6 +5,7 @@ and among dead tasks. Without a task it is one of the newest update's, else the 
 not answer, those trained last are read from the run's directory on the learner's machine, and so is why prompts died.
 """
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from echo_queue.cli.output import print_json
 from echo_queue.cli.transcript import Words, draw, transcript
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
-from echo_queue.errors import EchoQueueError, Problem, PromptError, ServiceError
+from echo_queue.errors import Problem, PromptError, ServiceError
+from echo_queue.estimate import model_config
 from echo_queue.queue import Monitor, UpdateRecord
 from echo_queue.queue.counts import counted
 from echo_queue.records import Group, PartialSample, Sample, Tokens, Version
@@ -26,6 +28,9 @@ from echo_queue.reporting.trained_groups import TrainedGroup
 from echo_queue.storage.object_store import MissingObject, ObjectStore
 
 BASE, TOKENIZER = "base", "tokenizer.json"
+LONGEST = 2_000
+"""The characters of an answer that a report shows."""
+log = logging.getLogger(__name__)
 DEAD_MAX = 10_000
 """The number of dead tasks, those given up last, that are searched."""
 
@@ -73,14 +78,20 @@ def _answered(config: Config, task: str | None) -> tuple[FoundGroup | None, Word
 def newest_answers(config: Config) -> Answers | None:
     """Returns the samples of a group that was trained last, the best first; None where no group can be read."""
     try:
-        found, words = _answered(config, None)
-    except (EchoQueueError, OSError):
+        kept = trained_groups.in_directory(config)
+        found, words = (_trained(kept), tokenizer_of(config)) if kept else _answered(config, None)
+        samples = [one for one in found.samples if isinstance(one, Sample)] if found else []
+        if found is None or found.prompt is None or words is _ids or not samples:
+            return None
+        best_first = sorted(((one.reward, _cut(words(one.tokens))) for one in samples), key=lambda one: -one[0])
+        return Answers(f"{found.task}: {found.where}", _cut(words(found.prompt)), best_first)
+    except Exception:  # a damaged file of a group or a tokenizer must not end the command that writes the report
+        log.warning("the newest answers cannot be shown", exc_info=True)
         return None
-    if found is None or found.prompt is None:
-        return None
-    samples = [(sample.reward, words(sample.tokens)) for sample in found.samples if isinstance(sample, Sample)]
-    best_first = sorted(samples, key=lambda sample: -sample[0])
-    return Answers(f"{found.task}: {found.where}", words(found.prompt), best_first) if samples else None
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
 
 
 def find(queue: Monitor, store: ObjectStore, task: str | None) -> FoundGroup | None:
@@ -132,16 +143,25 @@ def _of_group(group: Group, where: str) -> FoundGroup:
 
 
 def tokenizer_of(config: Config, store: ObjectStore | None = None) -> Words:
-    """Returns the decoder of the base model's folder, here or in the store; without one (a hub model) token ids.
+    """Returns the decoder of the base model's tokenizer: of its folder, of the hub's cache, of the trained model, or of
+    the folder that the learner stored. Without any, token ids are written.
 
     Special tokens are written as well: those of a chat template are all that divides its roles.
     """
     from tokenizers import Tokenizer
 
-    path = Path(config.base_model) / TOKENIZER
+    cached = model_config.find(config)
+    folders = (Path(config.base_model), *([cached.parent] if cached else []), config.run.dir / "model")
+    path = next((folder / TOKENIZER for folder in folders if (folder / TOKENIZER).is_file()), None)
     try:
-        data = path.read_bytes() if path.is_file() or store is None else store.get(f"{BASE}/{TOKENIZER}")
-    except (FileNotFoundError, MissingObject):
-        return lambda tokens: " ".join(map(str, tokens.tolist()))
+        data = path.read_bytes() if path else store.get(f"{BASE}/{TOKENIZER}") if store else None
+    except MissingObject:
+        data = None
+    if data is None:
+        return _ids
     tokenizer = Tokenizer.from_buffer(data)
     return lambda tokens: str(tokenizer.decode(tokens.tolist(), skip_special_tokens=False))
+
+
+def _ids(tokens: Tokens) -> str:
+    return " ".join(map(str, tokens.tolist()))

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from echo_queue.errors import Problem
 
+COMPOUND = (ast.If, ast.Try, ast.With, ast.For, ast.While, ast.Match)
+"""Statements of which the text does not tell whether, and how often, they run."""
+
 
 def definition(where: str, reference: str) -> ast.AST | Problem | None:
     """Returns the definition of the user's function or class; None if none is named, or the text does not tell.
@@ -23,7 +26,7 @@ def definition(where: str, reference: str) -> ast.AST | Problem | None:
     if spec is None:
         what = f"there is no module {first}, neither in {Path.cwd()} nor among the installed packages"
         return Problem(where, what, "start the command in the folder of that file, or install it")
-    file = _file(Path(spec.origin or ""), rest)
+    file = _file(Path(spec.origin), rest) if spec.origin else None
     return None if file is None else _definition(where, file, name)
 
 
@@ -41,9 +44,11 @@ def _definition(where: str, file: Path, name: str) -> ast.AST | Problem | None:
     names: dict[str, ast.AST] = {}
     for node in tree.body:
         names |= dict.fromkeys(_names(node), node)
+    if any(name in _bound_within(node) for node in tree.body if isinstance(node, COMPOUND)):
+        return None
     if name in names:
         return names[name]
-    if "*" in names or any(isinstance(node, ast.If | ast.Try | ast.With | ast.For) for node in tree.body):
+    if "*" in names or any(isinstance(node, COMPOUND) for node in tree.body):
         return None
     near = difflib.get_close_matches(name, names, n=1)
     fix = f"did you mean {near[0]}?" if near else f"define it there, or name one of: {', '.join(sorted(names)) or '-'}"
@@ -57,6 +62,13 @@ def _names(node: ast.stmt) -> Iterator[str]:
         case ast.Import(names=names) | ast.ImportFrom(names=names):
             yield from ((alias.asname or alias.name).partition(".")[0] for alias in names)
         case ast.Assign(targets=targets):
-            yield from (target.id for target in targets if isinstance(target, ast.Name))
+            yield from (part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name))
         case ast.AnnAssign(target=ast.Name(id=name)):
             yield name
+
+
+def _bound_within(statement: ast.stmt) -> set[str]:
+    """Returns the names that a compound statement may bind."""
+    nodes = list(ast.walk(statement))
+    named = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return named | {name for node in nodes if isinstance(node, ast.stmt) for name in _names(node)}

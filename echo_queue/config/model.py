@@ -57,7 +57,7 @@ def _without_secrets(url: str) -> str:
     """Returns the address. Raises a `ValueError` that does not show it if there is a user or a password in it."""
     parts = urlsplit(url)
     words = {name.lower() for name, _ in parse_qsl(parts.query)}
-    if "@" in parts.netloc or words & {"username", "password"}:
+    if "@" in parts.netloc or words & {"username", "password", "api_key", "token"}:
         raise PydanticCustomError("secret_in_url", "has a user or a password in it, which others would see")
     return url
 

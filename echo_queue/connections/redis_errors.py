@@ -38,7 +38,7 @@ class RefusedUserError(ServiceError):
 
     def __init__(self, error: redis.RedisError, url: str, username: str, role: Role, *, given: bool) -> None:
         self.user, self.role, self.why = username or "default", role, f"({url}): {error}"
-        whom = "or its password" if given else "without a password, and none is set"
+        whom = "or its password" if given else "for whom no password is set"
         what = f"Redis refuses the user {self.user} {whom} {self.why}"
         fix = f"this is done as {role}: set {_secret(role)} or {FOR_ALL}"
         super().__init__(Problem("redis.url", what, fix))

@@ -28,7 +28,8 @@ def print_problems(
 
 def with_file(text: str) -> str:
     """Returns the text with the file that this process was given in place of each command's `CONFIG`."""
-    file = next((word for word in sys.argv[1:] if word.endswith(".toml")), None)
+    words = [] if {"plan", "simulate"} & set(sys.argv[1:2]) else sys.argv[1:]  # whose files are others
+    file = next((word for word in words if word.endswith(".toml") and not word.startswith("-")), None)
     return text if file is None else COMMAND.sub(lambda found: f"{found[1]} {shlex.quote(file)}", text)
 
 

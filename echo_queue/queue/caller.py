@@ -169,16 +169,18 @@ class Caller:
         return failpoints.step(step, lambda: self._repeat(send), about)
 
     def _repeat(self, send: Callable[[], Any]) -> Any:
-        give_up = time.monotonic() + self.deadline_s
-        pause_s = FIRST_PAUSE_S
+        began = time.monotonic()
+        give_up, pause_s = began + self.deadline_s, FIRST_PAUSE_S
         while True:
             try:
                 answer = self._try(send)
             except redis.RedisError as error:
                 left_s = give_up - time.monotonic()
+                if not _passing(error):
+                    self._outages.answered()
                 if not _passing(error) or left_s <= 0:
                     self._explain(error)
-                self._outages.failed(str(error), left_s)
+                self._outages.failed(str(error), began, left_s)
             else:
                 self._outages.answered()
                 return answer

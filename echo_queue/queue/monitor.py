@@ -103,6 +103,7 @@ class Monitor(RunState, PublishedWeights, Submissions):
     def __init__(self, caller: Caller, payloads: Payloads | None = None) -> None:
         super().__init__(caller)
         self._payloads = payloads or Payloads()
+        self._events_from, self._refused = "-", dict[str, str]()
 
     def fleet(self) -> FleetStatus:
         """Returns who leads the run's fleet and what it wants."""
@@ -156,16 +157,19 @@ class Monitor(RunState, PublishedWeights, Submissions):
         return {name: count for name, count in found if count > 0}
 
     def refused_sets(self) -> dict[str, str]:
-        """Returns the sets of which the newest events say that they were refused, and why, but those declared since."""
+        """Returns the sets of which events say that they were refused, and why, but those declared since.
+
+        Only events that are newer than those of the last call are read.
+        """
         client, key = self._caller.client, self._caller.keys.events
-        rows: Any = self._caller.persist("refused_sets", lambda: client.xrevrange(key, count=PAGE))
-        found: dict[str, str] = {}
+        rows: Any = self._caller.persist("refused_sets", lambda: client.xrange(key, self._events_from, "+"))
         for _, words in rows:
             if words.get(b"kind") == REFUSED.encode():
                 name, _, why = replies.text(words[b"what"]).partition(" ")
-                found.setdefault(name, why)
-        declared = self.digests() if found else {}
-        return {name: why for name, why in found.items() if name not in declared}
+                self._refused[name] = why
+        self._events_from = f"({replies.text(rows[-1][0])}" if rows else self._events_from
+        declared = self.digests() if self._refused else {}
+        return {name: why for name, why in self._refused.items() if name not in declared}
 
     def digests(self) -> dict[str, str]:
         """Returns the digest of each set's prompts, by the set's name."""

@@ -14,15 +14,20 @@ if TYPE_CHECKING:
     from echo_queue.connections.verdict import Verdict
 
 
-def serve(config: "Config", stop: Event | None = None, before_end: Callable[[], None] = lambda: None) -> None:
+def serve(
+    config: "Config",
+    stop: Event | None = None,
+    once_ready: Callable[[], None] = lambda: None,
+    before_end: Callable[[], None] = lambda: None,
+) -> None:
     """Serves the run's embedded services until `stop` is set (default: until SIGTERM or Ctrl-C).
 
-    `before_end` is called then, while they still answer.
+    `once_ready` is called once they answer, and `before_end` while they still do.
     """
     # Imported here and below, so that importing this package stays light.
     from echo_queue.services.serving import serve
 
-    serve(config, stop, before_end=before_end)
+    serve(config, stop, once_ready=once_ready, before_end=before_end)
 
 
 def prepare(config: "Config") -> "Iterator[str]":

@@ -64,7 +64,7 @@ def _unprepared(client: redis.Redis, config: Config) -> tuple[Problem, ...]:
     """Warns of a server of the user's own on which no role of the run can begin yet; a whole run prepares it."""
     if config.redis.url == EMBEDDED or client.hgetall(Keys(config.run.name).rules):
         return ()
-    what = f"run {config.run.name} is not prepared on {config.redis.url}"
+    what = f"nobody has prepared {config.redis.url} for run {config.run.name}"
     return (Problem("redis.url", what, "run `echo-queue prepare CONFIG` once, as user admin"),)
 
 

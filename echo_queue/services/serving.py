@@ -216,12 +216,13 @@ def serve(
     config: Config,
     stop: threading.Event | None = None,
     backoff: RestartBackoff = BACKOFF,
+    once_ready: Callable[[], None] = lambda: None,
     before_end: Callable[[], None] = lambda: None,
 ) -> None:
     """Runs the services until `stop` is set or, without one, until SIGTERM or SIGINT.
 
-    `before_end` is called then, while they still answer. Raises `RunningError` while another process keeps them: it,
-    and nobody else, ends them.
+    `once_ready` is called once they answer, and `before_end` while they still do. Raises `RunningError` while another
+    process keeps them: it, and nobody else, ends them.
     """
     if stop is None:
         stop = threading.Event()
@@ -230,6 +231,7 @@ def serve(
     with lock(services_dir(config), KEEPER_S):
         services = Services(config, backoff)
         services.start()
+        once_ready()
         if EMBEDDED not in (config.redis.url, config.store.url):
             log.info(
                 "both servers are your own, so nothing is served here: `echo-queue prepare` does the same, and ends"

@@ -357,7 +357,8 @@ class ObjectStore:
         return failpoints.step(f"{verb} {kind_of(what)}", lambda: self._repeat(what, request, deadline_s), what)
 
     def _repeat(self, what: str, request: Callable[[], T], deadline_s: float | None) -> T:
-        give_up = time.monotonic() + (self.deadline_s if deadline_s is None else deadline_s)
+        began = time.monotonic()
+        give_up = began + (self.deadline_s if deadline_s is None else deadline_s)
         pause_s = FIRST_PAUSE_S
         while True:
             try:
@@ -368,12 +369,14 @@ class ObjectStore:
                 self._outages.answered()
                 return answer
             left_s = give_up - time.monotonic()
+            if not isinstance(failure, Unreachable):
+                self._outages.answered()
             if not isinstance(failure, Unreachable) or pause_s > left_s:
                 try:
                     raise failure
                 finally:
                     del failure  # else it and this frame would keep alive what the callers hold, such as weights
-            self._outages.failed(failure.problems[0].what, left_s)
+            self._outages.failed(failure.problems[0].what, began, left_s)
             del failure
             time.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

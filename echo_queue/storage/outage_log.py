@@ -8,6 +8,8 @@ from functools import cache
 
 SAID_S = 5.0
 """An outage is told after this time: a restart takes less."""
+FORGOTTEN_S = 60.0
+"""A failure that comes so long after the last one belongs to another outage: those who met that one gave up."""
 
 log = logging.getLogger(__name__)
 
@@ -20,13 +22,17 @@ class OutageLog:
         self._clock = clock
         self._lock = threading.Lock()
         self._began: float | None = None
+        self._last = 0.0
         self._told = False
 
-    def failed(self, why: str, left_s: float) -> None:
-        """Notes a try that failed. The caller will try again, for `left_s` at most."""
+    def failed(self, why: str, began: float, left_s: float) -> None:
+        """Notes a try that failed, of a request that began at `began` and is tried again, for `left_s` at most."""
         with self._lock:
-            self._began = self._clock() if self._began is None else self._began
-            lasts_s = self._clock() - self._began
+            now = self._clock()
+            if self._began is None or now - self._last > FORGOTTEN_S:
+                self._began, self._told = began, False
+            self._began, self._last = min(self._began, began), now
+            lasts_s = now - self._began
             tell, self._told = not self._told and lasts_s >= SAID_S, self._told or lasts_s >= SAID_S
         if tell:
             log.warning(
@@ -35,7 +41,7 @@ class OutageLog:
             )
 
     def answered(self) -> None:
-        """Notes an answer."""
+        """Notes an answer, which may be a refusal."""
         if self._began is None:
             return
         with self._lock:

@@ -35,7 +35,7 @@ class NeededColumns(NamedTuple):
     def lacking(self, row: PromptRow) -> str:
         """Returns what a row lacks, as the end of a sentence; empty if it lacks nothing."""
         columns = row.columns
-        if self.any_of and not any(name in columns for name in self.any_of):
+        if self.any_of and columns.keys().isdisjoint(self.any_of):
             return f"has no column {' or '.join(self.any_of)}, with which {self.by} compares"
         for name in self.each:
             if name not in columns:
@@ -57,7 +57,7 @@ def needed_columns(environment: Environment) -> NeededColumns:
     if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) or function.decorator_list:
         return NeededColumns()
     arguments = function.args
-    needed = {argument.arg for argument in arguments.args[: len(arguments.args) - len(arguments.defaults)]}
+    needed = {argument.arg for argument in arguments.args[: max(0, len(arguments.args) - len(arguments.defaults))]}
     needed |= {one.arg for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if not default}
     taken = frozenset(argument.arg for argument in (*arguments.args, *arguments.kwonlyargs))
     return NeededColumns(
@@ -72,7 +72,7 @@ def refuse_lacking(needed: NeededColumns, source: PromptSource, chunk: Chunk, ro
     if not (needed.each or needed.any_of):
         return
     found = ((position, needed.lacking(row)) for position, row in enumerate(rows))
-    fix = "give every row that column, or name the right one in the reward"
+    fix = "rename the column that has it" if needed.any_of else "give every row that column, or the argument a default"
     bad = [(source.location(chunk.first + position), BadRow(what, fix)) for position, what in found if what]
     if bad:
         refuse(bad[:REPORTED_ROWS])

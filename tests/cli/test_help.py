@@ -11,7 +11,7 @@ def told(*command: str) -> str:
     """Returns the help, each of its cells in one line."""
     done = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "300"}, catch_exceptions=False)
     assert done.exit_code == 0
-    return str(done.stdout)
+    return re.sub(r"\x1b\[[\d;]*m", "", done.stdout)
 
 
 def panels() -> dict[str, list[str]]:

@@ -68,6 +68,28 @@ def test_a_function_that_cannot_work_is_named(folder: Path, function: str, rows:
     assert fix in problem.fix
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def right(prompts, completions, reference, **columns): ...\nif True:\n    def right(**columns): ...\n",
+        "def right(prompts, completions, reference, **columns): ...\nright, other = print, len\n",
+        "def right(prompts=(), /, completions=(), answer=1, **columns): ...\n",
+        "try:\n    from elsewhere import right\nexcept ImportError:\n    def right(reference): ...\n",
+    ],
+    ids=["in an if", "one of a tuple", "defaults before the slash", "in a try"],
+)
+def test_a_function_of_which_the_text_does_not_tell_the_columns_is_left_to_the_workers(folder: Path, text: str) -> None:
+    (folder / "others.py").write_text(text)
+    assert not problems(folder, ROWS, **FUNCTION, environment__function="others:right")
+
+
+def test_a_module_of_a_folder_without_an_init_is_not_taken_for_another_of_its_name(folder: Path) -> None:
+    (folder / "mine").mkdir()
+    (folder / "mine" / "others.py").write_text("def right(prompts, completions, **columns): ...\n")
+    (folder / "others.py").write_text("def right(prompts, completions, reference, **columns): ...\n")
+    assert not problems(folder, ROWS, **FUNCTION, environment__function="mine.others:right")
+
+
 def test_a_loss_that_is_not_there_is_named(folder: Path) -> None:
     assert not problems(folder, ROWS, **FUNCTION, environment__function="rewards:right", learner__loss="rewards:right")
     told = problems(folder, ROWS, **FUNCTION, environment__function="rewards:right", learner__loss="rewards:rigth")

@@ -87,9 +87,9 @@ def test_a_machine_is_warned_of_servers_that_were_not_prepared(servers: OwnServe
         return " ".join(done.output.split())
 
     told = checked()
-    assert f"! redis.url: run mine is not prepared on redis://127.0.0.1:{servers.redis.port}/0" in told
+    assert f"! redis.url: nobody has prepared redis://127.0.0.1:{servers.redis.port}/0 for run mine" in told
     prepare(servers.toml())
-    assert "not prepared" not in checked()
+    assert "nobody has prepared" not in checked()
 
 
 def test_roles_without_a_redis_user_are_named(servers: OwnServers) -> None:

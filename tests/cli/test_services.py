@@ -51,6 +51,8 @@ def test_status_and_audit_answer_and_a_watch_ends_once_the_services_have_ended(c
     assert all("as of its end" in asked(*words) for words in (["status"], ["status", "--watch"]))
     kept = outcome.read(config)
     assert kept is not None and not kept.finished
+    with serving(config):
+        wait_until(lambda: outcome.read(config) is None, "the end of what was kept of services that serve again")
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -72,7 +73,8 @@ PICTURE = RunView(
 
 
 def drawn(picture: RunView, width: int = 100, *, coloured: bool = False) -> str:
-    console = Console(width=width, force_terminal=coloured, color_system="standard" if coloured else None)
+    system: Any = "standard" if coloured else None
+    console = Console(width=width, force_terminal=coloured, color_system=system, no_color=False)
     with console.capture() as capture:
         console.print(view.draw(picture))
     return capture.get()

@@ -121,8 +121,10 @@ def test_the_time_of_a_run_that_is_over_is_the_time_that_it_took(configure: Call
     assert over.ended and over.elapsed_s == over.picture("finished").elapsed_s == 40
 
 
-def test_a_store_that_does_not_answer_is_what_holds_the_run_up(left_behind: Config) -> None:
-    """The learner, which waits for it, says so in its log alone."""
+def test_a_store_that_does_not_answer_is_what_holds_a_run_up_that_stands_still(
+    left_behind: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "STORE_ASKED_S", 0.0)
     Operator.connect(left_behind).reclaim()
     watched = RunWatcher(left_behind)
     watched.refresh()
@@ -131,4 +133,7 @@ def test_a_store_that_does_not_answer_is_what_holds_the_run_up(left_behind: Conf
     os.kill(store["pid"], signal.SIGKILL)
     again = RunWatcher(left_behind)
     again.refresh()
-    assert any("the object store does not answer" in cause for cause in again.held_up), again.held_up
+    assert any("the object store does not answer this machine" in cause for cause in again.held_up), again.held_up
+    monkeypatch.setattr(watcher, "STORE_ASKED_S", 1e9)
+    again.refresh()
+    assert not any("store" in cause for cause in again.held_up), "a run that moves needs none of this machine"

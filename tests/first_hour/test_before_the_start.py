@@ -104,7 +104,7 @@ def test_a_machine_on_which_embedded_services_never_started_is_warned_that_they_
 ) -> None:
     assert ends(*CHECK, "--for", "worker") == 0
     told = " ".join(capfd.readouterr().err.split())
-    assert "! services: embedded services have not started on this machine, and they serve no other one" in told
+    assert "! services: embedded services have not started on this machine, and they serve no other machine" in told
     assert "they serve their own machine (127.0.0.1)" in told and "`echo-queue services run.toml`" in told
     assert ends(*CHECK) == 0
     assert "! services" not in capfd.readouterr().err, "a run starts them"

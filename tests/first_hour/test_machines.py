@@ -81,7 +81,7 @@ def test_a_submission_that_lacks_a_password_declares_nothing_and_names_it(
     give(home, "submitter", without=role)
     assert ends("submit", "run.toml") == 2
     [(where, what, fix)] = problems(capfd.readouterr().err)
-    assert where == "redis.url" and f"refuses the user {role} without a password, and none is set" in what
+    assert where == "redis.url" and f"refuses the user {role} for whom no password is set" in what
     assert f"ECHO_QUEUE_{role.upper()}_REDIS_PASSWORD" in fix
     with servers[0].client() as client:
         assert Clients(client, RUN).submission_counts("mine") is None

@@ -63,6 +63,7 @@ def test_the_controllers_image_has_what_plans_need_and_the_services_that_its_dri
 @pytest.mark.slow
 def test_what_a_fix_tells_to_install_comes_from_no_index_under_this_projects_name() -> None:
     """`pip install 'echo-queue[…]'` keeps the package that is installed, and brings only what the extra lacks."""
+    pytest.importorskip("pip")
     extras = "echo-queue[worker,learner,plan,parquet,tensorboard]"
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-index", "--quiet", extras]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

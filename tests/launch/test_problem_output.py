@@ -30,7 +30,9 @@ def test_on_a_terminal_lines_end_at_spaces_and_go_on_indented() -> None:
 def test_a_command_in_a_fix_names_the_file_that_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     said = "`echo-queue config check CONFIG`, `redis-cli CONFIG SET x 1`, or `echo-queue run CONFIG`"
     assert with_file(said) == said
-    monkeypatch.setattr("sys.argv", ["echo-queue", "status", "--json", "my runs/first.toml"])
+    monkeypatch.setattr("sys.argv", ["echo-queue", "plan", "fleet.toml"])
+    assert with_file(said) == said
+    monkeypatch.setattr("sys.argv", ["echo-queue", "status", "--run.x=other.toml", "my runs/first.toml"])
     assert with_file(said) == (
         "`echo-queue config check 'my runs/first.toml'`, `redis-cli CONFIG SET x 1`, "
         "or `echo-queue run 'my runs/first.toml'`"

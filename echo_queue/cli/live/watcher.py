@@ -192,10 +192,11 @@ class RunWatcher:
             return diagnosis.causes(None, self.still_s)
 
     def _store_is_away(self) -> tuple[str, ...]:
-        """Asks the store of a run that stands still, or that is looked at for the first time."""
+        """Asks the store of a run that stands still; on the first look, by the time of its last update."""
         first, self._looked_at = not self._looked_at, True
         goes_on = self.status is not None and not self.status.finished and diagnosis.lives(self.status)
-        if not goes_on or not (first or self.still_s >= STORE_ASKED_S):
+        old = first and self.newest is not None and time.time() - self.newest.time_s >= STILL_S
+        if not goes_on or not (old or self.still_s >= STORE_ASKED_S):
             return ()
         return tuple(filter(None, [self._store.trouble()]))
 
