@@ -30,6 +30,7 @@ HAS = {
     ("echo_queue/queue/caller.py", "docs/rights.md"): "| role | may call |",
     ("echo_queue/services/serving.py", "docs/rights.md"): "`redis.username` names the user",
     ("echo_queue/simulation/setting.py", "docs/simulation.md"): "| key | default | meaning |",
+    ("echo_queue/submission/declaration.py", "docs/configuration.md"): "## `[prompts]`",
     ("echo_queue/weights/ciphers.py", "docs/rights.md"): "run_keys",
     ("learner/batch_collector.py", "docs/operations.md"): "## Paged at night",
     ("learner/model/attention/__init__.py", "docs/models.md"): "| family (`model_type`) | trained |",
