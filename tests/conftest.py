@@ -1,6 +1,7 @@
 """Fixtures that start real servers, and the seed and the number of threads that all processes of a session share."""
 
 import gc
+import logging
 import os
 import signal
 import sys
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from echo_queue.storage import outage_log
 from tests.seed import VARIABLE, session_seed
 
 pytest_plugins = ["tests.servers.embedded", "tests.servers.redis", "tests.servers.s3", "tests.tiers"]
@@ -24,6 +26,8 @@ def pytest_configure() -> None:
     The garbage collector rests while the tests are imported: next to nothing of that is garbage.
     """
     session_seed()
+    # Threads of tests that are over may still look for servers that are over too, and the next test hears them.
+    logging.getLogger(outage_log.__name__).propagate = False
     for variable in ONE_THREAD:
         os.environ.setdefault(variable, "1")
     gc.disable()

@@ -105,7 +105,7 @@ class Caller:
         self.run = run
         self.keys = Keys(run)
         self.where = f"queue of run {run}"
-        self._outages = outage_log("Redis")
+        self._outages = outage_log(_server(client))
         self.deadline_s = deadline_s
         self.replicas = replicas
 
@@ -237,6 +237,12 @@ class Client:
     def run(self) -> str:
         """The run's name."""
         return self._caller.run
+
+
+def _server(client: "redis.Redis") -> str:
+    """Names the server for a person; behind Sentinels its address changes."""
+    address = client.connection_pool.connection_kwargs
+    return f"Redis at {address['host']}:{address['port']}" if {"host", "port"} <= address.keys() else "Redis"
 
 
 def _passing(error: redis.RedisError) -> bool:

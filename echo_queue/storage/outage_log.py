@@ -22,13 +22,16 @@ class OutageLog:
         self._clock = clock
         self._lock = threading.Lock()
         self._began: float | None = None
-        self._last = 0.0
+        self._answered_at = self._last = -FORGOTTEN_S
         self._told = False
 
     def failed(self, why: str, began: float, left_s: float) -> None:
-        """Notes a try that failed, of a request that began at `began` and is tried again, for `left_s` at most."""
+        """Notes a try that failed, of a request that began at `began` and is tried again, for `left_s` at most.
+
+        While the server answers others, it is one request that fails, and no outage.
+        """
         with self._lock:
-            now = self._clock()
+            now, began = self._clock(), max(began, self._answered_at)
             if self._began is None or now - self._last > FORGOTTEN_S:
                 self._began, self._told = began, False
             self._began, self._last = min(self._began, began), now
@@ -42,6 +45,7 @@ class OutageLog:
 
     def answered(self) -> None:
         """Notes an answer, which may be a refusal."""
+        self._answered_at = self._clock()
         if self._began is None:
             return
         with self._lock:

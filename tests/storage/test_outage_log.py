@@ -1,8 +1,16 @@
 """An outage that lasts is told once, whichever threads meet it, and so is its end."""
 
+import logging
+
 import pytest
 
+from echo_queue.storage import outage_log
 from echo_queue.storage.outage_log import SAID_S, OutageLog
+
+
+@pytest.fixture(autouse=True)
+def heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger(outage_log.__name__), "propagate", True)
 
 
 class Clock:
@@ -49,3 +57,12 @@ def test_a_server_that_hangs_is_told_of_at_its_first_timeout(caplog: pytest.LogC
     clock.now = 30.0
     OutageLog("the store", clock).failed("read timeout", 0.0, 270.0)
     assert caplog.messages == ["the store has failed for 30 s and is tried again, for 270 s at most: read timeout"]
+
+
+def test_a_request_that_fails_while_others_are_answered_is_no_outage(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    outages = OutageLog("the store", clock)
+    for clock.now in range(1, 40):
+        outages.answered()
+        outages.failed("connection reset", 0.0, 300.0)
+    assert caplog.messages == []
