@@ -1,5 +1,6 @@
 """The run completes, and every prompt is trained exactly once, whatever is killed at whatever moment."""
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -30,7 +31,9 @@ def test_a_run_is_refused_twice_left_killed_in_every_role_and_goes_on_each_time(
     strict = {"ECHO_QUEUE_STALENESS__S": "0", "ECHO_QUEUE_ROLLOUT__WORKERS": "2"}
     run = start(ECHO_QUEUE_ROLLOUT__MODE="pull", **strict)
     run.until(locked)
+    run.process.send_signal(signal.SIGSTOP)  # else the whole run may be over before the second one is refused
     assert_a_second_run_is_refused(run)
+    run.process.send_signal(signal.SIGCONT)
 
     run.until(leased)
     run.process.terminate()
