@@ -93,23 +93,15 @@ def services(
     ] = False,
 ) -> None:
     """Serve the embedded Redis and object store until SIGTERM."""
-    from echo_queue.services import serve
-
-    def keep_answers() -> None:
-        from echo_queue.cli.run_end import keep_latest_answers  # whose imports would keep the start waiting
-
-        if not within_run:
-            keep_latest_answers(loaded)
-
-    def forget_answers() -> None:
-        from echo_queue.reporting import outcome
-
-        if not within_run and (end := outcome.read(loaded)) and end.early:
-            outcome.forget(loaded)
-
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S")
-    loaded = load(config)
-    serve(loaded, once_ready=forget_answers, before_end=keep_answers)
+    if within_run:
+        from echo_queue.services import serve
+
+        serve(load(config))
+    else:
+        from echo_queue.cli.services import serve_alone
+
+        serve_alone(load(config))
 
 
 @app.command(rich_help_panel=ROLES)

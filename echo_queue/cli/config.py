@@ -24,6 +24,8 @@ from echo_queue.estimate import refusals
 from echo_queue.launch.problem_output import WARNING, print_problems
 
 LEAST_FREE_BYTES = 1 << 30
+WITHOUT_DEFAULT = frozenset({"run", *(f"run.{key}" for key in loading.STAND_INS)})
+"""What has stand-ins in the configuration where it is wrong or missing."""
 
 HEADER = """# Configuration
 
@@ -57,7 +59,7 @@ def examine(path: Path, role: For = For.run) -> Report:
     named = {problem.where for problem in problems}
     found = (*refusals(config), *preflight.problems(config, role))
     problems += tuple(problem for problem in found if problem.where not in named)
-    if named & {"run", "run.name", "run.dir"}:  # stand-ins, which no directory and no service need know
+    if named & WITHOUT_DEFAULT:  # stand-ins, which no directory and no service need know
         return Report(config, problems)
     if of_directory := tuple(_directory_problems(config.run.dir)):
         return Report(config, problems + of_directory)
@@ -94,8 +96,8 @@ def check(path: Path, role: For, *, as_json: bool) -> int:
     """Prints all problems and warnings. Returns the exit code, 2 if there is a problem."""
     config, problems, warnings = examine(path, role)
     if as_json:
-        unnamed = {"run", "run.name", "run.dir"} & {problem.where for problem in problems}
-        values = config.model_dump(mode="json") if config and not unnamed else None
+        known = config is not None and WITHOUT_DEFAULT.isdisjoint(problem.where for problem in problems)
+        values = config.model_dump(mode="json") if config and known else None
         print_json(CheckDocument(not problems, problems, warnings, values))
         return 2 if problems else 0
     print_problems(problems)

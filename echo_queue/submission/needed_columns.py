@@ -21,10 +21,10 @@ ANSWERS = ("answer", "solution")
 
 
 class NeededColumns(NamedTuple):
-    """What a reward needs of each row. Empty where it needs nothing, or nobody can tell."""
+    """These columns a reward needs of each row. They are empty where it needs none, or nobody can tell."""
 
     by: str = ""
-    """What needs them, for a person: `math`, or the name of the function."""
+    """The name of who needs them, for a person: `math`, or that of the function."""
     each: tuple[str, ...] = ()
     """All of these columns."""
     any_of: tuple[str, ...] = ()

@@ -21,6 +21,15 @@ from tests.processes import children_of, command_of
 from tests.waiting import wait_until
 
 TINY = Path(__file__).with_name("tiny.toml")
+OWN_PROMPTS = {
+    "ENVIRONMENT__KIND": "function",
+    "ENVIRONMENT__FUNCTION": "rewards:reward",
+    "PROMPTS__SET": "own",
+    "PROMPTS__SOURCE": "own.jsonl",
+    "PROMPTS__OPTIONS": "{}",
+    "ROLLOUT__WORKERS": "1",
+}
+"""The tiny run on prompts and a reward of one's own."""
 PROMPTS, UPDATES = 80, 20
 DEADLINE_S = 400.0
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.supervised_run import TINY, SupervisedRun, trained
+from tests.pipeline.supervised_run import OWN_PROMPTS, TINY, SupervisedRun, trained
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -31,15 +31,7 @@ def begin(tmp_path: Path, start: Callable[..., SupervisedRun]) -> Callable[..., 
     (tmp_path / "rewards.py").write_text(REWARD)
 
     def begin(**overrides: str) -> SupervisedRun:
-        settings = {
-            "ENVIRONMENT__KIND": "function",
-            "ENVIRONMENT__FUNCTION": "rewards:reward",
-            "PROMPTS__SET": "own",
-            "PROMPTS__SOURCE": "own.jsonl",
-            "PROMPTS__OPTIONS": "{}",
-            "ROLLOUT__WORKERS": "1",
-        }
-        return start(**{f"ECHO_QUEUE_{key}": value for key, value in (settings | overrides).items()})
+        return start(**{f"ECHO_QUEUE_{key}": value for key, value in (OWN_PROMPTS | overrides).items()})
 
     return begin
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from echo_queue.reporting import outcome
-from tests.pipeline.supervised_run import TINY, SupervisedRun, assert_every_prompt_was_trained_once
+from tests.pipeline.supervised_run import OWN_PROMPTS, TINY, SupervisedRun, assert_every_prompt_was_trained_once
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -91,15 +91,7 @@ def test_a_prompt_that_died_is_told_at_the_end_and_trained_by_the_same_command_o
     rows = [{"prompt": f"Sort: {number}, 3, 1."} for number in range(12)]
     (tmp_path / "own.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     (tmp_path / "rewards.py").write_text(FAILS_FOR_ONE)
-    settings = {
-        "ENVIRONMENT__KIND": "function",
-        "ENVIRONMENT__FUNCTION": "rewards:reward",
-        "PROMPTS__SET": "own",
-        "PROMPTS__SOURCE": "own.jsonl",
-        "PROMPTS__OPTIONS": "{}",
-        "ROLLOUT__WORKERS": "1",
-    }
-    run = start(**{f"ECHO_QUEUE_{key}": value for key, value in settings.items()})
+    run = start(**{f"ECHO_QUEUE_{key}": value for key, value in OWN_PROMPTS.items()})
     assert run.ends() == 3, run.told()
     said = run.output.read_text()
     assert "✗ 1 prompt died and is not in the model:" in said

@@ -249,7 +249,7 @@ def test_no_line_crosses_a_time_without_a_learner(
 
 
 def test_a_running_mean_begins_and_ends_near_the_first_and_last_values() -> None:
-    """Of 800 updates that rise within 40, the mean of the first 40 would hide that they rise."""
+    """The mean of the first 40 updates would hide that 800 updates rise within these."""
     values = np.concatenate([np.linspace(0.2, 1.0, 40), np.ones(760)])
     means = plots._running_mean(values, 40)
     assert means[0] == pytest.approx(values[:11].mean()) and means[-1] == 1.0
