@@ -15,6 +15,6 @@ learner and a worker in a run without a past are measured beside it: they are wh
 """
 
 
-def reward(prompt: str, completion: str) -> float:
+def reward(completions: list[str], **columns: object) -> list[float]:
     """The environment of the run."""
-    return float(len(completion) % 2)
+    return [float(len(completion) % 2) for completion in completions]

@@ -56,6 +56,7 @@ def write_rows(source: Path, rows: int, number: int) -> None:
     lines = (
         {
             "prompt": f"w{number % VOCABULARY} w{row % VOCABULARY}",
+            "wanted": f"w{row % VOCABULARY}",
             "poison": (row + number) % ONE_IN_POISON == 0,
             "turns": 1 + row % MOST_TURNS,
         }

@@ -17,7 +17,8 @@ from tests.faults.storm.processes import Processes
 from tests.faults.storm.settings import WORKERS, configure, in_words
 from tests.faults.storm.summary import StormSummary
 
-BEGIN_S = 60.0
+BEGIN_S = 150.0
+"""The longest wait for the services, and for the first update."""
 PATIENCE_S = 150.0
 """The longest wait for the end, so that a slow end can be distinguished from one that never comes."""
 CLEAR_S = 15.0

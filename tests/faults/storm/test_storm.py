@@ -13,13 +13,15 @@ from typing import Any
 import pytest
 
 from echo_queue.capacity import load_fleet
-from echo_queue.config import Config
+from echo_queue.config import Config, Environment
 from echo_queue.fleet.controller import limits_of
+from echo_queue.submission.needed_columns import needed_columns
+from echo_queue.submission.sources.registry import open_source
 from tests.faults.history.checker import judge
 from tests.faults.history.machines import Machines
 from tests.faults.history.test_check_fleet import a_fleet
 from tests.faults.history.test_checker import a_good_run
-from tests.faults.storm import fleet
+from tests.faults.storm import fleet, prompts
 from tests.faults.storm.observer import CHAINED, raised
 from tests.faults.storm.settings import KILLS, rules
 from tests.faults.storm.summary import StormSummary, met
@@ -169,6 +171,15 @@ def test_the_seeds_draw_every_mode_and_kind_of_environment(tmp_path: Path) -> No
     assert met == {(mode, kind) for mode in ("in-flight", "push-pull", "pull") for kind in ("interactive", "function")}
     strict = [each["staleness"]["late"] for each in drawn if each["staleness"]["s"] == 0 and _batch(each) == 256]
     assert set(strict) == {"requeue", "wait"}, "strictly on-policy runs of the largest batches, too"
+
+
+@pytest.mark.parametrize("kind", ["interactive", "function"])
+def test_every_environment_can_score_the_prompts_of_a_storm(kind: str, tmp_path: Path) -> None:
+    drawn = (rules(tmp_path, seed)["environment"] for seed in range(60))
+    needed = needed_columns(next(Environment.model_validate(each) for each in drawn if each["kind"] == kind))
+    ((_, rows),) = open_source(prompts.write_set(tmp_path, 1, 0).source).scan(10_000)
+    assert len(rows) >= 300
+    assert not any(needed.lacking(row) for row in rows)
 
 
 def _batch(drawn: dict[str, dict[str, Any]]) -> object:
