@@ -27,7 +27,7 @@ LONGEST_MS = {
     "advance that cancels all": 6300.0,
     "pending": 281.0,
 }
-"""Of one call, at 100,000 tasks in flight and 2,000 workers."""
+"""The time of one call, at 100,000 tasks in flight and 2,000 workers."""
 STRICT_S = {"256": 0.76, "1024": 7.95}
 """The server's time for one update at S = 0, by B."""
 MEMORY = {"waiting task": 148, "leased task": 425, "dead task": 317, "heartbeat": 360, "trained prompt": 1}

@@ -16,7 +16,7 @@ from echo_queue.estimate.transfer import (
 )
 
 BYTES = 2
-"""Of a bfloat16 value."""
+"""The size of a bfloat16 value."""
 BITS_PER_GBIT_BYTE = 8e-9
 
 

@@ -105,7 +105,7 @@ class Centralised(Engine):
     """Generation at the learner's place, on GPUs of its own kind, for comparison."""
 
     price: Price
-    """Of one such GPU for an hour."""
+    """The price of one such GPU for an hour."""
     link_gbit: Positive
 
 
@@ -120,7 +120,7 @@ class Pool(Engine):
     """GPUs of a machine."""
     max_machines: Annotated[int, Field(ge=1, le=500)]
     price: Price | None = None
-    """Of one machine. Left out: unknown."""
+    """The price of one machine. Left out: unknown."""
     interruptions_per_hour: NotNegative
     """Interruptions of one machine in an hour."""
     boot_s: NotNegative

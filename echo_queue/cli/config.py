@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from rich.console import Console
+from rich.markup import escape
 
 from echo_queue import config as configuration
 from echo_queue.cli import placement, preflight
@@ -103,7 +104,7 @@ def check(path: Path, role: For, *, as_json: bool) -> int:
     print_problems(problems)
     print_problems(warnings, sign=WARNING)
     if not problems:
-        Console(highlight=False).print(f"[green]✓[/] {path}: no problems found", soft_wrap=True)
+        Console(highlight=False).print(f"[green]✓[/] {escape(str(path))}: no problems found", soft_wrap=True)
     return 2 if problems else 0
 
 

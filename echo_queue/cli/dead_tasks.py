@@ -18,7 +18,7 @@ def bury(config: Config, task: str, reason: str) -> None:
     if not Operator.connect(config, connect_store(config, "learner")).bury(task, reason):
         what = "cannot be buried: it is trained, dead, at the learner, or was never admitted"
         raise EchoQueueError(Problem(task, what, "see `echo-queue status` for the tasks that there are"))
-    Console(highlight=False).print(f"{task} is dead: {reason}")
+    Console(highlight=False, markup=False).print(f"{task} is dead: {reason}")
 
 
 def revive(config: Config, tasks: list[str]) -> None:

@@ -50,7 +50,7 @@ def join(text: str, folder: Path | None, *, inviter: str, workers: int | None, c
     if claimed_before and (problems := tuple(_missing(config, home, invitation, workers))):
         raise ConfigError(*problems)
     _try_services(config, invitation)
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     console.print(f"this machine is invited to run {invitation.run} as {invitation.name}; its folder is {home.path}")
     if not check:
         prefix, devices = workers_prefix(invitation.name, invitation.id), _devices(config)

@@ -54,7 +54,7 @@ def _role(config: Config, path: Path, place: Placement) -> Role:
 
 
 def _print_placements(config: Config, placed: Sequence[Placement]) -> None:
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     for place in placed:
         device = f"GPU {place.device}" if place.device else "no GPU of its own"
         console.print(f"{place.name} has {device}; its log is {config.run.dir / 'logs' / place.name}.log")

@@ -124,9 +124,9 @@ def _weights_line(summary: metrics.Summary) -> str:
 
 
 def _print_paths(console: Console, config: Config, page: Path) -> None:
-    console.print(f"  model    {config.run.dir / 'model'}")
-    console.print(f"  report   {page}")
-    console.print(f"  metrics  {config.run.dir / 'metrics.jsonl'}")
+    folder = config.run.dir
+    for what, path in ("model", folder / "model"), ("report", page), ("metrics", folder / "metrics.jsonl"):
+        console.print(f"  {what:7}  {path}", markup=False, soft_wrap=True)
 
 
 def print_finished(config: Config, end: outcome.Outcome) -> None:
@@ -135,7 +135,7 @@ def print_finished(config: Config, end: outcome.Outcome) -> None:
         f"[bold]{config.run.name}[/] is finished: {counted(end.updates, 'update')}, {end.ended:%Y-%m-%d %H:%M} UTC"
     )
     _print_paths(console, config, config.run.dir / "report.html")
-    console.print(f"  To run it again from scratch, {_from_scratch(config)}.")
+    console.print(f"  To run it again from scratch, {_from_scratch(config)}.", markup=False)
     if (digest := end.sets.get(config.prompts.set)) and changed_source(config, digest):
         print_problems([left_as_it_is(config, "it has changed since")], sign=WARNING)
 
@@ -152,4 +152,5 @@ def print_stopping(console: Console) -> None:
 
 
 def print_stopped(path: Path) -> None:
-    Console(stderr=True, highlight=False).print(f"stopped; `echo-queue run {path}` continues it")
+    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    console.print(f"stopped; `echo-queue run {path}` continues it")

@@ -39,7 +39,7 @@ class RatioFigures:
     second_moment: float = 0.0
     """Mean of (log ρ)²."""
     by_lag: tuple[tuple[int, tuple[float, ...]], ...] = ()
-    """For each lag of tokens, in ascending order, the `QUANTILES` of their ρ."""
+    """The `QUANTILES` of ρ for each lag of tokens, in ascending order of the lag."""
 
 
 def ratio_figures(parts: Sequence[TokenRatios]) -> RatioFigures:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue.cli.run_end import End, conclude
+from echo_queue.cli.run_end import End, conclude, print_finished, print_stopped
 from echo_queue.config import Config
 from echo_queue.errors import AGAIN, DONE, HOPELESS
 from echo_queue.queue import Audit
@@ -81,6 +81,24 @@ def test_prompts_that_died_are_told_with_their_commonest_reasons_and_what_to_do(
     assert "→ fix that; `echo-queue run run.toml` then tries them again" in said
     page = (config.run.dir / "report.html").read_text(encoding="utf-8")
     assert f"<b>{DEAD:,}</b><span>prompts died and are not in the model</span>" in page
+
+
+def test_the_paths_at_the_end_are_whole_lines_to_copy_whatever_they_contain(
+    configure: Callable[..., Config], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / ("a folder of a long name " * 4) / "lr[0.1]"
+    config = configure(folder)
+    conclude(config, end(), CONFIG)
+    concluded = capsys.readouterr().out.splitlines()
+    kept = outcome.read(config)
+    assert kept
+    print_finished(config, kept)
+    paths = [f"  model    {folder}/model", f"  report   {folder}/report.html", f"  metrics  {folder}/metrics.jsonl"]
+    assert concluded[-3:] == paths
+    finished = capsys.readouterr().out.splitlines()
+    assert finished[1:] == [*paths, f"  To run it again from scratch, remove {folder}."]
+    print_stopped(folder / "run.toml")
+    assert capsys.readouterr().err == f"stopped; `echo-queue run {folder}/run.toml` continues it\n"
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ def served(configure: Callable[..., Config]) -> Iterator[Config]:
 
 
 def test_roles_that_start_are_loading_and_not_missing(served: Config) -> None:
-    """Whoever looks at a run that nobody starts is told who is missing."""
+    """A watcher of a run that nobody starts is told who is missing."""
     watched, started = RunWatcher(served), RunWatcher(served)
     started.expect_within(1e9)
     for one in (watched, started):

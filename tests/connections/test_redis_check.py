@@ -1,4 +1,4 @@
-"""Whoever connects is told what of Redis loses data, and what weakens a promise, with the line to change."""
+"""A client that connects is told which settings of Redis lose data or weaken a promise, with the line to change."""
 
 import logging
 import re

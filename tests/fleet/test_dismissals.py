@@ -70,7 +70,7 @@ class TroubledFleet:
         return self.harness.controller(FLEET, self.place.driver(), name=name)
 
     def depose(self) -> None:
-        """Whoever leads has done so for too long."""
+        """Ends the time for which the controller that leads may lead."""
         self.harness.queue.client.hset(self.harness.queue.keys.fleet, "until_ms", 0)
 
     def is_started(self, controller: Controller, after: str) -> None:

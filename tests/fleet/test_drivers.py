@@ -51,7 +51,7 @@ def test_a_name_is_started_once_listed_until_it_is_gone_and_never_started_again(
 def test_a_driver_may_die_after_each_of_its_steps_and_nothing_is_started_or_ended_twice(
     kind: str, tmp_path: Path
 ) -> None:
-    """Whoever comes next repeats the call that was cut off."""
+    """The next controller repeats the call that was cut off."""
     struck, steps = [""], 0
     while struck[-1] or not steps:
         steps += 1

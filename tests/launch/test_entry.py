@@ -73,7 +73,7 @@ def test_a_role_that_still_imports_ends_with_0_when_it_is_told_to(
 
 
 def test_a_command_that_is_no_role_is_ended_by_the_signal(folder: Path) -> None:
-    """Whoever waits for it would take 0 for done."""
+    """An exit code of 0 would say that the submission was done."""
     command = started(folder, *CLI, "submit", "run.toml")
     wait_until((folder / "importing").exists, "the import")
     command.terminate()

@@ -15,7 +15,7 @@ from tests.queue.queue_harness import QueueHarness, group_of
 RULES = RunRules(s=1, batch=4, pace=False, curriculum="mopps")
 PROMPTS = 12
 HOPEFUL = range(4, 8)
-"""Of these prompts half of the samples succeed; of those before them none, of those behind them all."""
+"""Half of the samples of these prompts succeed, none of those before them, and all of those behind them."""
 
 
 class Taught(QueueHarness):

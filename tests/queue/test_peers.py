@@ -278,7 +278,7 @@ def test_words_of_another_form_are_refused(harness: ChainHarness, peer: Peer) ->
 
 
 def upstreams(harness: ChainHarness) -> dict[str, str]:
-    """Who is sent to whom first; a worker that began anew since then feeds nobody."""
+    """Returns who is sent to whom first. A worker that has started again since then feeds nobody."""
     client, at = harness.queue.client, f"here:{ROUTE}"
     feeds: dict[bytes, bytes] = client.hgetall(f"{harness.queue.keys.prefix}feeds:{at}")  # type: ignore[assignment]
     edges = {}

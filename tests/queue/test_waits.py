@@ -1,4 +1,4 @@
-"""Whoever waits is woken by what concerns it alone: workers by weights and tasks, the learner by groups it lacks."""
+"""A role that waits is woken only by what concerns it: workers by weights and tasks, the learner by missing groups."""
 
 import threading
 from collections.abc import Callable

@@ -129,7 +129,7 @@ NO_WRITERS = ("dumps", "copy_", "copyto", "create_dataset", "write_atomically")
 """Functions that write to memory only, or that pass failpoints themselves."""
 OWN = ("self", "store", "checkpoint", "metrics", "shards", "tensorboard", "report", "results")
 """The packages whose code is inspected where it is defined."""
-DOORS = {("failpoints", "step"), ("caller", "persist"), ("self", "_persist"), ("self", "persist")}
+FAILPOINTS = {("failpoints", "step"), ("caller", "persist"), ("self", "_persist"), ("self", "persist")}
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def _io_calls(file: str) -> Iterator[IoCall]:
 def io_calls_of(tree: ast.Module) -> Iterator[IoCall]:
     """Yields the I/O calls of one file that pass no failpoint; their places lack the file's name."""
     parents = parents_of(tree)
-    behind, imported = _functions_behind_doors(tree, parents), _imported(tree)
+    behind, imported = _functions_behind_failpoints(tree, parents), _imported(tree)
     for node in nodes_of(tree):
         if isinstance(node, ast.Call) and _is_act(node, imported) and not _behind(node, parents, behind):
             yield IoCall(qualified(node, parents), node.lineno, ast.unparse(node.func))
@@ -190,7 +190,7 @@ def _imported(tree: ast.Module) -> Mapping[str, str]:
     return names
 
 
-def _functions_behind_doors(tree: ast.Module, parents: Mapping[ast.AST, ast.AST]) -> frozenset[str]:
+def _functions_behind_failpoints(tree: ast.Module, parents: Mapping[ast.AST, ast.AST]) -> frozenset[str]:
     """Names of functions that are used in this file, and only behind failpoints."""
     defined = {node.name for node in nodes_of(tree) if isinstance(node, ast.FunctionDef)}
     uses: dict[str, list[ast.AST]] = {}
@@ -209,7 +209,7 @@ def _functions_behind_doors(tree: ast.Module, parents: Mapping[ast.AST, ast.AST]
 def _behind(node: ast.AST, parents: Mapping[ast.AST, ast.AST], functions: frozenset[str]) -> bool:
     above = parents.get(node)
     while above is not None:
-        if isinstance(above, ast.Call) and _is_door(above) and node is not above.func:
+        if isinstance(above, ast.Call) and _is_failpoint(above) and node is not above.func:
             return True
         if isinstance(above, ast.FunctionDef) and above.name in functions:
             return True
@@ -217,8 +217,8 @@ def _behind(node: ast.AST, parents: Mapping[ast.AST, ast.AST], functions: frozen
     return False
 
 
-def _is_door(call: ast.Call) -> bool:
-    return (receiver(call.func), _last(call.func)) in DOORS
+def _is_failpoint(call: ast.Call) -> bool:
+    return (receiver(call.func), _last(call.func)) in FAILPOINTS
 
 
 def _is_act(call: ast.Call, imported: Mapping[str, str]) -> bool:

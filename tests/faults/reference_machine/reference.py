@@ -174,7 +174,7 @@ class Reference:
     replay: dict[str, Scored] = field(default_factory=dict)
     dead: dict[str, Task] = field(default_factory=dict)
     by_hand: set[str] = field(default_factory=set)
-    """Of the dead tasks, those that an operator buried."""
+    """The dead tasks that an operator buried."""
     failures: dict[str, int] = field(default_factory=dict)
     """The attempt that failed last."""
     tokens: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
