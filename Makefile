@@ -125,7 +125,7 @@ join: $(VENV)/.dev apt
 	rm -rf build/lib build/join-dist build/join/home
 	$(PIP) wheel --no-deps -w build/join-dist .
 	mkdir -p build/join
-	$(BIN)/python -m tests.invitation.bare_root build/join-dist build/join
+	$(BIN)/python -m tests.fleet.invitation.bare_root build/join-dist build/join
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check

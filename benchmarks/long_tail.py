@@ -1,7 +1,8 @@
 """The gain of beginning the longest groups first: makespan and the learner's idle time, through the real queue.
 
-- Nothing is generated and no thread sleeps: workers and the learner follow a simulated clock (`echo_queue.simulation`),
-  while their calls to the queue are real. A run thus takes a second and has the same result each time.
+- Nothing is generated and no thread sleeps: workers and the learner follow a simulated clock
+  (`echo_queue.capacity.simulation`), while their calls to the queue are real. A run thus takes a second and has the
+  same result each time.
 - A worker holds as many groups as an engine would, and their tokens pass at the engine's speed: a step takes as long
   with one group, with two, … as was measured (`recorded`), or half as long with one as with all (`log-normal`).
 - A trace has each prompt's bucket, which the queue gets at submission, and its group's lengths in two epochs. The
@@ -26,12 +27,12 @@ import orjson
 import redis
 
 from benchmarks.verdict import conclude
+from echo_queue.capacity.simulation.learner import LearnerTimes
+from echo_queue.capacity.simulation.machine import Machine
+from echo_queue.capacity.simulation.real_queue import RealQueue, group_sample, simulated_server
+from echo_queue.capacity.simulation.world import Events, MachinePool, World
 from echo_queue.queue import Caller, Chunk, LearnerQueue, Operator, PromptSet, RunRules, SubmitterQueue, WorkerQueue
 from echo_queue.records import BASE, Group, PromptShard, Published, Task, Version
-from echo_queue.simulation.learner import LearnerTimes
-from echo_queue.simulation.machine import Machine
-from echo_queue.simulation.real_queue import RealQueue, group_sample, simulated_server
-from echo_queue.simulation.world import Events, MachinePool, World
 
 RECORDED = Path("benchmarks/long_tail.json")
 BATCH = 32

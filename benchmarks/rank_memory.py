@@ -33,14 +33,14 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 from benchmarks.learner.work import Mix
 from benchmarks.verdict import conclude
+from echo_queue.capacity.estimate import shape_of
+from echo_queue.capacity.estimate.learner_memory import MicroBatchShape, activations
 from echo_queue.config import Config
 from echo_queue.connections.secrets import StoreKeys
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import DONE
-from echo_queue.estimate import shape_of
-from echo_queue.estimate.learner_memory import MicroBatchShape, activations
 from echo_queue.records import Version
 from echo_queue.services.s3_server import S3Server
-from echo_queue.storage.object_store import ObjectStore
 from learner.model import head
 from learner.model.loading import load_policy
 from learner.model.scorer import LOGITS_AT_ONCE
@@ -75,7 +75,7 @@ class Undivided:
     layers: int
     """Weights and gradients of two layers, and weights and two gradients of embeddings and head, whole"""
     activations: int
-    """What autograd keeps of a rank's micro-batch, by `echo_queue.estimate`"""
+    """What autograd keeps of a rank's micro-batch, by `echo_queue.capacity.estimate`"""
     published: int
     """The whole weights that rank 0 publishes"""
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.verdict import conclude
-from echo_queue.simulation import Setting, simulate
+from echo_queue.capacity.simulation import Setting, simulate
 
 MACHINES, BATCH, UPDATES, WARM_UP = 10_000, 512, 1_950, 10
 LARGE = Setting.model_validate(

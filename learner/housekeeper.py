@@ -11,13 +11,13 @@ import threading
 import time
 from collections.abc import Callable
 
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import EchoQueueError, ServiceError
 from echo_queue.queue import Caller, Operator, Status
 from echo_queue.queue.counts import counted
 from echo_queue.queue.operator import SWEEP_MAX
 from echo_queue.queue.orphans import Sweeper
 from echo_queue.queue.payloads import PARTIALS
-from echo_queue.storage.object_store import ObjectStore
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from echo_queue.config import Config
 from echo_queue.connections import store_check
 from echo_queue.connections.endpoints import EMBEDDED
+from echo_queue.connections.storage.object_store import INDEX, ObjectStore
 from echo_queue.queue import Caller, Operator, RunRules
-from echo_queue.storage.object_store import INDEX, ObjectStore
 
 log = logging.getLogger(__name__)
 

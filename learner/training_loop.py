@@ -19,6 +19,7 @@ from torch import Tensor
 
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import ConfigError
 from echo_queue.launch.liveness import LivenessThread, StepClock
 from echo_queue.queue import LearnerQueue, Monitor, Payloads, RunRules
@@ -27,7 +28,6 @@ from echo_queue.records import BASE, Version
 from echo_queue.records.validation import PATIENCE, GroupLimits, GroupValidator
 from echo_queue.reporting.run_record import unrecorded
 from echo_queue.reporting.trained_groups import TrainedGroups
-from echo_queue.storage.object_store import ObjectStore
 from learner.batch_collector import BatchCollector
 from learner.first_groups import FirstGroups
 from learner.follower import Follower

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from echo_queue.storage import outage_log
+from echo_queue.connections.storage import outage_log
 from tests.seed import VARIABLE, session_seed
 
 pytest_plugins = ["tests.servers.embedded", "tests.servers.redis", "tests.servers.s3", "tests.tiers"]

@@ -36,8 +36,8 @@ ALLOWED = {
     "workers/weights/peers/http1.py:Wire.head": "its socket has a timeout of the kernel's, set right before",
     "workers/weights/peers/http1.py:Wire.receive": "likewise",
     "workers/weights/peers/http1.py:Wire.ended": "it does not wait",
-    "echo_queue/storage/object_store.py:ObjectStore.download_folder": "parts of it, each with the store's deadline",
-    "echo_queue/invitation/machine.py:_greets": "its socket has the timeout with which it was made",
+    "echo_queue/connections/storage/object_store.py:ObjectStore.download_folder": "parts of it, each with a deadline",
+    "echo_queue/fleet/invitation/machine.py:_greets": "its socket has the timeout with which it was made",
     "echo_queue/weights/reader.py:fetch_parts": "parts of it, each with the store's deadline",
     "echo_queue/weights/part_makers.py:_RouteMaking._results": "likewise",
 }

@@ -18,11 +18,9 @@ FLOORS = (
     ("atomic_file",),
     ("config", "launch"),
     ("records",),
-    ("storage",),
     ("connections",),
     ("queue",),
-    ("weights", "submission", "services", "reporting", "estimate"),
-    ("simulation", "invitation"),
+    ("weights", "submission", "services", "reporting"),
     ("capacity",),
     ("fleet",),
     ("cli",),
@@ -30,7 +28,7 @@ FLOORS = (
 )
 """The rooms of `echo_queue`, from the ground up. A room imports from the floors below its own, and from itself."""
 FLOOR = {room: number for number, floor in enumerate(FLOORS) for room in floor}
-MOST_FOLDERS = 16
+MOST_FOLDERS = 12
 MOST_FILES = 6
 MOST_PUBLIC = 20
 CLIENTS = tuple(one for _, one in inspect.getmembers(queue, inspect.isclass) if issubclass(one, Client))

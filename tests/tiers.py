@@ -24,7 +24,7 @@ SECOND_SERVERS = {"redis", "swift"}
 """Shown on Valkey and rclone, which a run brings along, in seconds; on these in a minute."""
 LONG = ("tests/pipeline/", "tests/faults/crash_points/", "tests/workers/", "tests/learner/")
 """Folders with the longest of the slow tests. They come first, so that none of them is all that is left in the end."""
-STORES = "tests/storage/test_object_store.py"
+STORES = "tests/connections/storage/test_object_store.py"
 """The tests of promises that one store keeps and the other does not; they run on both."""
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from echo_queue.config import Config
 from echo_queue.connections.hub import base_folder
+from echo_queue.connections.storage.object_store import MissingObject, ObjectStore
 from echo_queue.errors import Problem
-from echo_queue.storage.object_store import MissingObject, ObjectStore
 from workers.polling import poll
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.fleet.trace import Trace
 from echo_queue.capacity import bounds
 from echo_queue.capacity.lengths import longest_shares
-from echo_queue.simulation import Figures, Setting, simulate
+from echo_queue.capacity.simulation import Figures, Setting, simulate
 
 BATCH, SAMPLES = 8, 2
 STEP_S, LONGEST = 0.08, 320

@@ -19,11 +19,11 @@ from benchmarks.verdict import conclude
 from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_redis, connect_store
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import EchoQueueError
 from echo_queue.queue import Caller, Monitor, Operator, SubmitterQueue
 from echo_queue.queue.orphans import Sweeper
 from echo_queue.services.serving import Services
-from echo_queue.storage.object_store import ObjectStore
 from learner.recovery import archive, checkpoint
 
 DEAD = 2_000

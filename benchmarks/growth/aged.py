@@ -9,12 +9,12 @@ import redis
 import torch
 
 from echo_queue.config import Config
+from echo_queue.connections.storage.object_store import MANIFEST, ObjectStore
 from echo_queue.queue import Chunk, PromptSet, SubmitterQueue
 from echo_queue.queue.keys import Keys
 from echo_queue.queue.submitter import digest_of
 from echo_queue.records import PromptRow, PromptShard, Version
 from echo_queue.reporting.metrics import MetricsLog, UpdateMetrics
-from echo_queue.storage.object_store import MANIFEST, ObjectStore
 from echo_queue.submission import shards
 from learner.model.loading import load_policy
 from learner.ranks.team import Team

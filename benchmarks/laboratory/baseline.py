@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import Problem, ServiceError
-from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Part, digest
 
 TIMEOUT_S = 120.0

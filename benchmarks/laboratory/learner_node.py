@@ -18,9 +18,9 @@ import torch
 from benchmarks.laboratory.events import dump_stacks_on_signal, report
 from benchmarks.laboratory.origin import client, endpoint
 from echo_queue.config import Weights
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.queue import Caller, LearnerQueue, RunRules
 from echo_queue.records import Version
-from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.publisher import WeightPublisher
 from echo_queue.weights.signatures import Signer
 from learner.publication.announcer import Announcer

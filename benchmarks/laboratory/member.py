@@ -7,10 +7,10 @@ from pathlib import Path
 
 from benchmarks.laboratory.events import report
 from echo_queue.config import Weights
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.queue import Caller, PeerDirectory, WorkerQueue
 from echo_queue.queue.types import Heartbeat, RunKeys
 from echo_queue.records import Published, Version
-from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Route
 from echo_queue.weights.signatures import SignatureVerifier
 from workers.weights.cache.caching_transport import FetchedRoute

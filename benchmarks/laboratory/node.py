@@ -26,9 +26,9 @@ from benchmarks.laboratory.events import dump_stacks_on_signal, report
 from benchmarks.laboratory.member import Member, WatchingNode
 from benchmarks.laboratory.origin import BUCKET, PLAIN_PORT, client, endpoint
 from echo_queue.config import Weights
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.queue import Caller
 from echo_queue.records import Published, Version
-from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Route
 
 FLIP_EVERY = 4

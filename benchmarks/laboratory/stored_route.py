@@ -15,8 +15,8 @@ from blake3 import blake3
 from benchmarks.laboratory.events import dump_stacks_on_signal, report
 from benchmarks.laboratory.origin import endpoint
 from benchmarks.laboratory.processes import Node
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.records import Version
-from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Part, Route, digest, part_key
 
 PART_BYTES = 64 << 20

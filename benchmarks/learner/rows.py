@@ -14,9 +14,9 @@ from benchmarks.learner.stages import Stages
 from benchmarks.learner.timing import timed
 from benchmarks.learner.trainers import Ours, Trainer, ways
 from benchmarks.learner.work import Mix, Shape
+from echo_queue.capacity.estimate import shape_of
+from echo_queue.capacity.estimate.learner_memory import learner_memory
 from echo_queue.config import Config
-from echo_queue.estimate import shape_of
-from echo_queue.estimate.learner_memory import learner_memory
 from learner.ranks.team import Team
 
 PEAKS = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L40S": 362e12, "4090": 165e12}

@@ -1,19 +1,19 @@
 """What a publication costs in time and bytes: from its form (snapshot or delta), the links, and who serves it.
 
-The bytes and the rates of encoding and applying are those that `echo_queue.estimate.transfer` has from measurements of
-bfloat16 weights with `weights.coding = "fast"`.
+The bytes and the rates of encoding and applying are those that `echo_queue.capacity.estimate.transfer` has from
+measurements of bfloat16 weights with `weights.coding = "fast"`.
 """
 
 from typing import NamedTuple
 
-from echo_queue.capacity.fleet import Form, Weights
-from echo_queue.estimate.transfer import (
+from echo_queue.capacity.estimate.transfer import (
     ANCHOR_BYTES,
     APPLY_BYTES_PER_S,
     ENCODE_BYTES_PER_S,
     WORTHWHILE,
     bytes_per_change,
 )
+from echo_queue.capacity.fleet import Form, Weights
 
 BYTES = 2
 """The size of a bfloat16 value."""

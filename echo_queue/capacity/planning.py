@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 from echo_queue.capacity.bounds import serial_utilisation, staleness_bound, utilisation
 from echo_queue.capacity.dissemination import Dissemination, dissemination
+from echo_queue.capacity.estimate.lag import lag
 from echo_queue.capacity.fleet import Fleet, Form
 from echo_queue.capacity.offers import Offer, generation, lengths_of, offer
 from echo_queue.capacity.outcome import Binds, Outcome
 from echo_queue.capacity.search import TOLERANCE, Chosen, Goal, cheapest, eligible, predicted, slowest_path
-from echo_queue.estimate.lag import lag
 
 LOWER_GOALS = (0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05)
 """Utilisations whose cheapest sets are compared by what an update costs, beside or instead of what is wanted."""

@@ -1,4 +1,4 @@
-"""The chosen set on the simulated clock of `echo_queue.simulation`: its figures stand beside those of the bounds.
+"""The chosen set on the simulated clock of `simulation/`: its figures stand beside those of the bounds.
 
 A group's generation time is drawn as the longest of its samples (`lengths.py`). A machine holds as many groups as it
 has in flight on average, by Little's law, and is as fast as makes its rate that of the plan. Interruptions come one by
@@ -12,7 +12,7 @@ from echo_queue.capacity.fleet import Fleet
 from echo_queue.capacity.offers import generation, lengths_of
 from echo_queue.capacity.outcome import Outcome, Simulated
 from echo_queue.capacity.planning import Setting as Planned
-from echo_queue.simulation import Setting, simulate
+from echo_queue.capacity.simulation import Setting, simulate
 
 GROUPS = 3_000
 """Groups of the updates that are counted, as far as `FEWEST` updates allow: some seconds of computing."""

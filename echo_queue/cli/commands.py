@@ -182,7 +182,7 @@ def notices(
 @app.command(rich_help_panel=ROLES)
 def learner(config: ConfigFile) -> None:
     """Run the learner: it drains groups within S, updates the model, and publishes and checkpoints its weights."""
-    from echo_queue.estimate import refusals
+    from echo_queue.capacity.estimate import refusals
 
     loaded = load(config)
     if problems := tuple(refusals(loaded)):
@@ -303,8 +303,8 @@ def estimate(
     as_json: Json = False,
 ) -> None:
     """Reckon memory, bytes, times and the lag of CONFIG from its model's config.json. Nothing is loaded or started."""
+    from echo_queue.capacity.estimate import Assumptions
     from echo_queue.cli.estimate import show as show_estimate
-    from echo_queue.estimate import Assumptions
 
     assumed = Assumptions(device, devices, mfu, link_gbit, tokens_per_s, mean_tokens, change)
     show_estimate(load(config), model_config, assumed, as_json=as_json)

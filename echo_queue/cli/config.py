@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from echo_queue import config as configuration
+from echo_queue.capacity.estimate import refusals
 from echo_queue.cli import placement, preflight
 from echo_queue.cli.documents import CheckDocument
 from echo_queue.cli.output import print_json
@@ -21,7 +22,6 @@ from echo_queue.cli.preflight import For
 from echo_queue.config import loading
 from echo_queue.connections.endpoints import EMBEDDED, START_EMBEDDED, services_dir
 from echo_queue.errors import Problem
-from echo_queue.estimate import refusals
 from echo_queue.launch.problem_output import WARNING, print_problems
 
 LEAST_FREE_BYTES = 1 << 30

@@ -9,11 +9,11 @@ from datetime import datetime
 from typing import Any, Literal
 
 from echo_queue import __version__
+from echo_queue.capacity.estimate import RunEstimate
 from echo_queue.cli.json_form import SchemaBuilder
 from echo_queue.cli.transcript import Transcript
 from echo_queue.errors import Problem
-from echo_queue.estimate import RunEstimate
-from echo_queue.invitation.register import State
+from echo_queue.fleet.invitation.register import State
 from echo_queue.queue import Audit, FailedSet, FleetStatus, Status
 from echo_queue.queue.dead_causes import DeadCause
 from echo_queue.queue.pool_status import PoolStatus
@@ -137,7 +137,7 @@ class InvitationEntry:
 
 def documents() -> Mapping[str, Any]:
     """Returns the type of each command's document."""
-    from echo_queue.capacity import Plan  # here and below, because a status needs neither
+    from echo_queue.capacity.outcome import Plan  # here and below, because a status needs neither
     from echo_queue.cli.simulate import SimulationDocument
 
     return {

@@ -7,12 +7,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from echo_queue.capacity.estimate import Assumptions, RunEstimate, estimate, model_shape
+from echo_queue.capacity.estimate.learner_memory import LearnerMemory
+from echo_queue.capacity.estimate.training_time import forward_passes
+from echo_queue.capacity.estimate.worker_memory import WorkerMemory
 from echo_queue.cli.output import print_json
 from echo_queue.config import Config
-from echo_queue.estimate import Assumptions, RunEstimate, estimate, model_shape
-from echo_queue.estimate.learner_memory import LearnerMemory
-from echo_queue.estimate.training_time import forward_passes
-from echo_queue.estimate.worker_memory import WorkerMemory
 from echo_queue.queue.counts import counted
 
 Row = tuple[str, str, str]

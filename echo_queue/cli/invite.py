@@ -12,8 +12,8 @@ from echo_queue.config import Config
 from echo_queue.config.model import NAME, NAME_IS
 from echo_queue.connections.connect import connect_redis
 from echo_queue.errors import ConfigError, Problem
-from echo_queue.invitation.issuing import issue
-from echo_queue.invitation.register import Register
+from echo_queue.fleet.invitation.issuing import issue
+from echo_queue.fleet.invitation.register import Register
 from echo_queue.launch.problem_output import WARNING, print_problems
 from echo_queue.queue import Admin, Caller
 from echo_queue.queue.counts import counted

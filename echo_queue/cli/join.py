@@ -20,11 +20,11 @@ from echo_queue.config.loading import examine, load
 from echo_queue.connections.connect import connect_redis, connect_store
 from echo_queue.connections.redis_errors import RefusedUserError
 from echo_queue.errors import ConfigError, EchoQueueError, Problem, ServiceError
-from echo_queue.invitation import machine
-from echo_queue.invitation.claiming import claim, refuse_own_keys, refuse_unsafe, revoked, visiting
-from echo_queue.invitation.home import AUTHORITY, Home
-from echo_queue.invitation.register import Guest, worker_user, workers_prefix
-from echo_queue.invitation.token import Invitation, SignedToken, read_token
+from echo_queue.fleet.invitation import machine
+from echo_queue.fleet.invitation.claiming import claim, refuse_own_keys, refuse_unsafe, revoked, visiting
+from echo_queue.fleet.invitation.home import AUTHORITY, Home
+from echo_queue.fleet.invitation.register import Guest, worker_user, workers_prefix
+from echo_queue.fleet.invitation.token import Invitation, SignedToken, read_token
 from echo_queue.launch.problem_output import WARNING, print_problems
 
 FOLDER = "joined"

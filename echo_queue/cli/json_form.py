@@ -17,11 +17,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
-from echo_queue.estimate.lag import Lag
-from echo_queue.estimate.learner_memory import LearnerMemory
-from echo_queue.estimate.model_shape import ModelShape
-from echo_queue.estimate.transfer import Broadcast
-from echo_queue.estimate.worker_memory import WorkerMemory
+from echo_queue.capacity.estimate.lag import Lag
+from echo_queue.capacity.estimate.learner_memory import LearnerMemory
+from echo_queue.capacity.estimate.model_shape import ModelShape
+from echo_queue.capacity.estimate.transfer import Broadcast
+from echo_queue.capacity.estimate.worker_memory import WorkerMemory
 from echo_queue.queue import Audit
 from echo_queue.queue.generation_times import GenerationTimes
 from echo_queue.records import Version

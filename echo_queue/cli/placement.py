@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from echo_queue.config import Config
 from echo_queue.errors import Problem
-from echo_queue.invitation import machine
+from echo_queue.fleet.invitation import machine
 
 ENVIRONMENT = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 """CUDA numbers GPUs by their speed otherwise, and nvidia-smi, by which they were judged, by their place on the bus."""

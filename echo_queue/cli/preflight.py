@@ -11,12 +11,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from echo_queue.capacity.estimate.model_config import find
 from echo_queue.config import Config
 from echo_queue.config.checks import NAMED
 from echo_queue.config.function_text import definition
 from echo_queue.errors import EchoQueueError, Problem, UnfitPromptError
-from echo_queue.estimate.model_config import find
-from echo_queue.invitation import machine
+from echo_queue.fleet.invitation import machine
 from echo_queue.launch.file_lock import is_locked
 from echo_queue.launch.supervisor import LOCK
 

@@ -9,7 +9,7 @@ from echo_queue.config import Config
 from echo_queue.connections.connect import connect_redis
 from echo_queue.connections.endpoints import EMBEDDED
 from echo_queue.errors import ConfigError, Problem
-from echo_queue.invitation.register import Register
+from echo_queue.fleet.invitation.register import Register
 from echo_queue.launch.problem_output import WARNING
 
 

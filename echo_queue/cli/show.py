@@ -11,21 +11,21 @@ from pathlib import Path
 
 from rich.console import Console
 
+from echo_queue.capacity.estimate import model_config
 from echo_queue.cli.documents import GroupDocument
 from echo_queue.cli.live.watcher import STATUS_DEADLINE_S, last_word, monitor
 from echo_queue.cli.output import print_json
 from echo_queue.cli.transcript import Words, draw, transcript
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
+from echo_queue.connections.storage.object_store import MissingObject, ObjectStore
 from echo_queue.errors import Problem, PromptError, ServiceError
-from echo_queue.estimate import model_config
 from echo_queue.queue import Monitor, UpdateRecord
 from echo_queue.queue.counts import counted
 from echo_queue.records import Group, PartialSample, Sample, Tokens, Version
 from echo_queue.reporting import trained_groups
 from echo_queue.reporting.html import Answers
 from echo_queue.reporting.trained_groups import TrainedGroup
-from echo_queue.storage.object_store import MissingObject, ObjectStore
 
 BASE, TOKENIZER = "base", "tokenizer.json"
 LONGEST = 2_000

@@ -1,6 +1,6 @@
 """`echo-queue simulate`: prints how busy a fleet would keep a learner, how old its data would be, and its price.
 
-All figures are of a simulation (`echo_queue/simulation`); nothing runs but its clock.
+All figures are of a simulation (`echo_queue/capacity/simulation`); nothing runs but its clock.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,9 +10,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from echo_queue.capacity.simulation import Figures, TierName, load, simulate
 from echo_queue.cli.output import print_json
 from echo_queue.errors import ConfigError, Problem
-from echo_queue.simulation import Figures, TierName, load, simulate
 
 WIDTH = 80
 MOST_BOUNDS = 5

@@ -16,12 +16,12 @@ from echo_queue.cli.documents import BaseDocument, ManifestDocument, RouteDocume
 from echo_queue.cli.output import print_json
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.launch.problem_output import print_problems
 from echo_queue.queue import Caller, Monitor, RunKeys, TrustedWeights
 from echo_queue.queue.counts import counted
 from echo_queue.records import Published, Version
-from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.catalogue import Entry, catalogue
 from echo_queue.weights.manifest import Manifest, Route, base_of, digest, manifest_key, route_key
 from echo_queue.weights.reader import fetch_parts, open_manifest

@@ -30,10 +30,10 @@ from echo_queue.connections.endpoints import (
 )
 from echo_queue.connections.redis_errors import RefusedUserError, explain, may_pass, refused_users, refuses_user
 from echo_queue.connections.secrets import Role
+from echo_queue.connections.storage.errors import Unreachable
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.launch.server_process import ServerProcess
-from echo_queue.storage.errors import Unreachable
-from echo_queue.storage.object_store import ObjectStore
 
 SOCKET_TIMEOUT_S = 30.0
 """No command may block longer than this; the longest blocking read of a caller stays well below."""

@@ -22,9 +22,9 @@ from echo_queue.connections.secrets import (
     generated,
     generated_password,
 )
+from echo_queue.connections.storage.endpoint import StoreEndpoint
+from echo_queue.connections.storage.errors import Unreachable
 from echo_queue.errors import Problem, ServiceError
-from echo_queue.storage.endpoint import StoreEndpoint
-from echo_queue.storage.errors import Unreachable
 
 EMBEDDED = "embedded"
 START_EMBEDDED = (

@@ -10,10 +10,10 @@
 import uuid
 from collections.abc import Iterator
 
+from echo_queue.connections.storage.errors import DeniedError
+from echo_queue.connections.storage.object_store import MULTIPART_BYTES, MissingObject, ObjectStore
 from echo_queue.connections.verdict import Verdict
 from echo_queue.errors import Problem, ServiceError
-from echo_queue.storage.errors import DeniedError
-from echo_queue.storage.object_store import MULTIPART_BYTES, MissingObject, ObjectStore
 
 WHERE = "store.url"
 LARGEST_BYTES = MULTIPART_BYTES

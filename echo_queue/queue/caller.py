@@ -26,10 +26,10 @@ from redis.exceptions import (
 )
 
 from echo_queue import failpoints
+from echo_queue.connections.storage.outage_log import outage_log
 from echo_queue.errors import FencedError, Problem, PromptError, ServiceError, SetBackError
 from echo_queue.queue import library
 from echo_queue.queue.keys import Keys
-from echo_queue.storage.outage_log import outage_log
 
 if TYPE_CHECKING:
     from echo_queue.config import Config

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any
 
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.queue.caller import Caller
 from echo_queue.queue.payloads import GROUP_REFERENCE, PARTIALS, PARTIALS_KEY, REPLAY, folder, partials_folder
-from echo_queue.storage.object_store import ObjectStore
 
 log = logging.getLogger(__name__)
 

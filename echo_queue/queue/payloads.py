@@ -51,7 +51,7 @@ class MissingPayload(CodecError):
 
 
 class PayloadStore(Protocol):
-    """The methods of `echo_queue.storage.object_store.ObjectStore` that payloads need."""
+    """The methods of `echo_queue.connections.storage.object_store.ObjectStore` that payloads need."""
 
     def put(self, key: str, data: bytes) -> object: ...
     def get(self, key: str, most_bytes: int | None = None) -> bytes: ...
@@ -231,10 +231,8 @@ class Payloads:
     def _load(self, key: str) -> bytes:
         if self._store is None:
             raise ServiceError(Problem(key, "lies in object storage, and this role has no store", "configure [store]"))
-        from echo_queue.storage.object_store import (  # imported late: a role without a store needs no store libraries
-            LargeObject,
-            MissingObject,
-        )
+        # Imported late, since a role without a store needs no store libraries.
+        from echo_queue.connections.storage.object_store import LargeObject, MissingObject
 
         try:
             return self._store.get(key, self._max_bytes)

@@ -20,8 +20,8 @@ import orjson
 
 from echo_queue.atomic_file import write_atomically
 from echo_queue.config import Config
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.records import Group, Version, group_codec
-from echo_queue.storage.object_store import ObjectStore
 
 FOLDER, PREFIX = "groups", "trained/"
 HEADER_BYTES = 1 << 16

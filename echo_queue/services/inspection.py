@@ -14,14 +14,14 @@ from echo_queue.connections.connect import connect_redis, connect_store
 from echo_queue.connections.endpoints import EMBEDDED, redis_endpoint, services_dir, store_endpoint
 from echo_queue.connections.redis_errors import RefusedUserError, explain, refused_users
 from echo_queue.connections.secrets import Role
+from echo_queue.connections.storage.errors import Unreachable
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.connections.verdict import Verdict
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.launch.server_process import ServerProcess
 from echo_queue.queue.keys import Keys
 from echo_queue.services import s3_server
 from echo_queue.services.redis_server import find_program
-from echo_queue.storage.errors import Unreachable
-from echo_queue.storage.object_store import ObjectStore
 
 CONNECT_S = 2.0
 RUN: tuple[Role, ...] = ("learner", "worker", "submitter", "celery", "monitor")

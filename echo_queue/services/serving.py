@@ -19,6 +19,7 @@ from echo_queue.connections import store_check
 from echo_queue.connections.connect import connect_redis, connect_store
 from echo_queue.connections.endpoints import CELERY_PREFIX, EMBEDDED, announce, services_dir
 from echo_queue.connections.secrets import OPTIONAL, ROLES, Role, generate
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.launch.liveness import LivenessThread
@@ -29,7 +30,6 @@ from echo_queue.queue.acl import rules
 from echo_queue.services import s3_server
 from echo_queue.services.redis_server import RedisServer, User
 from echo_queue.services.s3_server import S3Server
-from echo_queue.storage.object_store import ObjectStore
 
 WATCH_S = 0.1
 READY_S = 5.0

@@ -12,9 +12,9 @@ from typing import Protocol
 
 from blake3 import blake3
 
+from echo_queue.connections.storage.object_store import MissingObject
 from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.records import PromptRow, PromptShard, Task
-from echo_queue.storage.object_store import MissingObject
 from echo_queue.submission.sources.rows import BadRow, deserialise, serialise
 
 DIGEST_CHARACTERS = 32
@@ -29,13 +29,13 @@ class BadShard(EchoQueueError):
 
 
 class Reads(Protocol):
-    """The part of `echo_queue.storage.object_store.ObjectStore` that `ShardReader` uses."""
+    """The part of `echo_queue.connections.storage.object_store.ObjectStore` that `ShardReader` uses."""
 
     def get(self, key: str) -> bytes: ...
 
 
 class Writes(Protocol):
-    """The part of `echo_queue.storage.object_store.ObjectStore` that `write` uses."""
+    """The part of `echo_queue.connections.storage.object_store.ObjectStore` that `write` uses."""
 
     def put(self, key: str, data: bytes) -> object: ...
 

@@ -7,8 +7,8 @@ manifest is stored.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from echo_queue.connections.storage.object_store import ObjectStore, StoredObject
 from echo_queue.records import Version
-from echo_queue.storage.object_store import ObjectStore, StoredObject
 from echo_queue.weights.cheapest_path import Edge
 from echo_queue.weights.manifest import FOLDER, NAME, ROUTE, base_of, place_of
 

@@ -19,8 +19,8 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from echo_queue import config
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.records import Version
-from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.ciphers import cut
 from echo_queue.weights.delta.codes import Codes, on_host
 from echo_queue.weights.delta.encode import Settings, encode_piece

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from echo_queue import config
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import FencedError, Problem
 from echo_queue.records import Published, Version
-from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.cheapest_path import Edge, cheapest
 from echo_queue.weights.layout import Layout, Share
 from echo_queue.weights.manifest import (

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from echo_queue.connections.storage.object_store import LargeObject, MissingObject, ObjectStore
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.records import Published, Version
-from echo_queue.storage.object_store import LargeObject, MissingObject, ObjectStore
 from echo_queue.weights.catalogue import Entry, catalogue
 from echo_queue.weights.cheapest_path import Edge, cheapest
 from echo_queue.weights.ciphers import plain

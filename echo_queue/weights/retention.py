@@ -7,10 +7,10 @@
 
 from collections.abc import Collection, Mapping
 
+from echo_queue.connections.storage.object_store import MissingObject, ObjectStore
 from echo_queue.errors import ServiceError
 from echo_queue.queue import staleness_rules
 from echo_queue.records import Published, Version
-from echo_queue.storage.object_store import MissingObject, ObjectStore
 from echo_queue.weights.catalogue import Entry, catalogue
 from echo_queue.weights.manifest import NAME, ROUTE, digest, manifest_key
 from echo_queue.weights.reader import open_manifest

@@ -9,8 +9,8 @@ import threading
 from queue import Empty, SimpleQueue
 
 from echo_queue.config import Config
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import DeadlineError, Problem
-from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.part_makers import PartMaker, RouteOrder
 from learner.model.device import side_stream
 from learner.publication.coding_threads import coding_threads

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 
 from echo_queue import weights
 from echo_queue.config import Config
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.queue import LearnerQueue, Status
 from echo_queue.records import Published, Version
-from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.layout import Share
 from echo_queue.weights.part_makers import PartMaker, PartMakers
 from echo_queue.weights.signatures import Signer

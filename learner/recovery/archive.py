@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from blake3 import blake3
 
-from echo_queue.storage.object_store import MissingObject, ObjectStore
+from echo_queue.connections.storage.object_store import MissingObject, ObjectStore
 from learner.recovery.manifest import MANIFEST, PREFIX, CheckpointManifest, decode, folder_of
 
 log = logging.getLogger(__name__)

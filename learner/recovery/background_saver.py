@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import DeadlineError, Problem
 from echo_queue.records import Version
-from echo_queue.storage.object_store import ObjectStore
 from learner.model.host_memory import fill, rooms_for
 from learner.model.pieces import Piece
 from learner.ranks.team import Team

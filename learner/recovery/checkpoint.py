@@ -18,9 +18,9 @@ from dataclasses import replace
 
 import torch
 
+from echo_queue.connections.storage.object_store import MissingObject, ObjectStore
 from echo_queue.errors import FencedError, Problem, ServiceError
 from echo_queue.records import BASE, Version
-from echo_queue.storage.object_store import MissingObject, ObjectStore
 from learner.model.pieces import Piece
 from learner.ranks.team import Team
 from learner.recovery import rank_report, state_reader

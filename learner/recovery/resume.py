@@ -16,11 +16,11 @@ from itertools import chain
 from typing import NamedTuple
 
 from echo_queue import weights
+from echo_queue.connections.storage.object_store import MissingObject, ObjectStore
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.queue import LearnerQueue, Resumed, RunRules
 from echo_queue.queue.learner import COMMIT_STEP
 from echo_queue.records import BASE, Version
-from echo_queue.storage.object_store import MissingObject, ObjectStore
 from learner.recovery import checkpoint
 from learner.recovery.archive import ManifestReader
 from learner.recovery.manifest import NO_SETS, CheckpointManifest

@@ -15,12 +15,12 @@ from pathlib import Path
 from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_store
+from echo_queue.connections.storage.object_store import MissingObject, ObjectStore
 from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.launch.problem_output import print_problems
 from echo_queue.queue import Caller, LearnerQueue, Monitor, Payloads
 from echo_queue.queue.diagnosis import SILENT_MS
 from echo_queue.reporting import outcome
-from echo_queue.storage.object_store import MissingObject, ObjectStore
 from learner.recovery import archive, checkpoint
 from learner.recovery.manifest import CheckpointManifest
 from learner.recovery.resume import resume

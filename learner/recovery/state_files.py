@@ -21,7 +21,7 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
-from echo_queue.storage.object_store import MULTIPART_BYTES, ObjectStore
+from echo_queue.connections.storage.object_store import MULTIPART_BYTES, ObjectStore
 from echo_queue.weights.delta import codes
 from learner.model.pieces import Piece, row_bytes, rows_of
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from blake3 import blake3
 
-from echo_queue.storage.object_store import ObjectStore, ShortObject
+from echo_queue.connections.storage.object_store import ObjectStore, ShortObject
 from learner.model.pieces import Piece, rows_of
 from learner.recovery.state_files import (
     NAMES,

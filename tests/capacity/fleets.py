@@ -3,8 +3,8 @@
 from datetime import date
 from pathlib import Path
 
-from echo_queue.capacity import load_fleet
 from echo_queue.capacity.fleet import Fleet
+from echo_queue.capacity.loading import load_fleet
 
 ROOT = Path(__file__).parents[2]
 WORKED = {path.stem: path for path in sorted((ROOT / "configs" / "fleets").glob("*.toml"))}

@@ -13,8 +13,8 @@ from echo_queue.capacity.bounds import (
     supply_needed,
     utilisation,
 )
+from echo_queue.capacity.estimate.lag import lag
 from echo_queue.capacity.lengths import TAIL, Lengths
-from echo_queue.estimate.lag import lag
 
 PATH = Path(3.0, 1.0, (1.0, 2.0, 2.5, 6.5))
 GRID = [(s, kappa, wanted) for s in (0, 1, 2, 4, 8) for kappa in {1, max(1, s - 1)} for wanted in (0.05, 0.2, 0.5, 0.9)]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.capacity.estimate import MODELS
 from tests.cli.test_commands import block
-from tests.estimate import MODELS
 
 RUN = """[run]
 name = "t"

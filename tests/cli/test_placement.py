@@ -7,8 +7,8 @@ import pytest
 from echo_queue.cli import placement
 from echo_queue.cli.run_roles import workers
 from echo_queue.config import Config
-from echo_queue.invitation import machine
-from echo_queue.invitation.machine import Gpu
+from echo_queue.fleet.invitation import machine
+from echo_queue.fleet.invitation.machine import Gpu
 
 
 @pytest.fixture(autouse=True)

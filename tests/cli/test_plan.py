@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue.capacity import load_fleet
-from echo_queue.capacity.loading import EXAMPLE
+from echo_queue.capacity.loading import EXAMPLE, load_fleet
+from echo_queue.capacity.simulation import setting
 from echo_queue.cli.plan import show
 from echo_queue.errors import ConfigError
-from echo_queue.simulation import setting
 from tests.capacity.fleets import ON, ROOT, SMALL, WORKED
 from tests.cli.test_commands import block
 

@@ -10,7 +10,7 @@ from echo_queue.cli import preflight
 from echo_queue.cli.preflight import For
 from echo_queue.config.loading import load
 from echo_queue.errors import Problem
-from echo_queue.invitation import machine
+from echo_queue.fleet.invitation import machine
 from echo_queue.launch.supervisor import lock
 from tests.servers.ports import free_port
 

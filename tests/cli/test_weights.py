@@ -12,11 +12,11 @@ from echo_queue.cli.commands import app
 from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_store
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import EchoQueueError
 from echo_queue.queue import RunKeys, RunRules
 from echo_queue.records import Version
 from echo_queue.services.serving import Services
-from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Signer, WeightPublisher
 from tests.queue.clients import Clients
 from tests.weights.published_weights import history, same

@@ -8,12 +8,12 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from echo_queue.capacity.estimate import Assumptions, estimate, model_shape
 from echo_queue.cli.config import examine
 from echo_queue.config import Config
 from echo_queue.config.loading import load
-from echo_queue.estimate import Assumptions, estimate, model_shape
 from echo_queue.submission.sources.registry import open_source
-from tests.estimate import MODELS
+from tests.capacity.estimate import MODELS
 from workers.environments.math import Math
 from workers.environments.protocol import ScoringRequest
 

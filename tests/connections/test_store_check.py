@@ -8,11 +8,11 @@ import pytest
 
 from echo_queue.config import Config
 from echo_queue.connections import store_check, verdict
+from echo_queue.connections.storage.endpoint import StoreEndpoint
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.connections.store_check import WITHOUT_PUT_ONCE, check, examine
 from echo_queue.errors import ServiceError
 from echo_queue.services.inspection import inspect
-from echo_queue.storage.endpoint import StoreEndpoint
-from echo_queue.storage.object_store import ObjectStore
 from tests.http_server import Asked, Reply, serving
 from tests.servers.s3 import BUCKET, Server
 

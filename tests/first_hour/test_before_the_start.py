@@ -17,9 +17,9 @@ import pytest
 
 from echo_queue.cli import main
 from echo_queue.connections import store_check
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.services.redis_server import RedisServer
 from echo_queue.services.s3_server import S3Server
-from echo_queue.storage.object_store import ObjectStore
 from tests.cli.test_commands import block
 from tests.first_hour.failures import EVERY, OWN_SERVERS, Failure, Place
 from tests.first_hour.home import BUCKET, KEYS, Home, ServedHome

@@ -2,6 +2,7 @@
 
 import pytest
 
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import ServiceError
 from echo_queue.queue import RunRules, Status
 from echo_queue.queue.caller import Caller
@@ -9,7 +10,6 @@ from echo_queue.queue.operator import SWEEP_MAX
 from echo_queue.queue.payloads import partials_folder
 from echo_queue.records import PartialGroup, Task
 from echo_queue.records.segments import cut
-from echo_queue.storage.object_store import ObjectStore
 from learner.housekeeper import Housekeeper
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import QueueHarness, partial_of

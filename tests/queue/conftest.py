@@ -1,6 +1,6 @@
 import pytest
 
-from echo_queue.storage.object_store import ObjectStore
+from echo_queue.connections.storage.object_store import ObjectStore
 from tests.queue.clients import Clients
 
 

@@ -11,6 +11,7 @@ from redis.exceptions import NoPermissionError
 
 from echo_queue.cli.show import find
 from echo_queue.connections.secrets import ROLES, Role
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.queue import (
     Chunk,
@@ -28,7 +29,6 @@ from echo_queue.queue.keys import Keys
 from echo_queue.records import PartialGroup, PromptShard, Published, Version
 from echo_queue.records.group_codec import CodecError
 from echo_queue.services.redis_server import RedisServer
-from echo_queue.storage.object_store import ObjectStore
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import RULES, QueueHarness, group_of, partial_of
 from tests.waiting import wait_until

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import redis
 
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import EchoQueueError, ServiceError
 from echo_queue.queue import Heartbeat, Outcome
 from echo_queue.queue.payloads import folder, new_reference
 from echo_queue.records import Group, Sample, Span, Task, Version
 from echo_queue.records.group_codec import CodecError, encode
 from echo_queue.records.validation import GroupLimits, GroupValidator
-from echo_queue.storage.object_store import ObjectStore
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import RULES, QueueHarness, group_of
 

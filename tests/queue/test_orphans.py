@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.queue import Outcome
 from echo_queue.queue.orphans import Sweeper
 from echo_queue.queue.payloads import new_reference
 from echo_queue.records import PartialGroup, Task
 from echo_queue.records.group_codec import encode
-from echo_queue.storage.object_store import ObjectStore
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import QueueHarness, group_of, partial_of
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import ServiceError
 from echo_queue.queue import LearnerQueue, Outcome
 from echo_queue.queue.payloads import Payloads
 from echo_queue.records import Version
-from echo_queue.storage.object_store import ObjectStore
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import RULES, QueueHarness, group_of
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import ServiceError
 from echo_queue.queue import Heartbeat, Outcome
 from echo_queue.queue.payloads import mark_after, partials_folder
@@ -17,7 +18,6 @@ from echo_queue.records import partial_codec as codec
 from echo_queue.records.group_codec import CodecError
 from echo_queue.records.segments import cut
 from echo_queue.records.validation import GroupLimits
-from echo_queue.storage.object_store import ObjectStore
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import RULES, QueueHarness
 

@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from echo_queue.storage.endpoint import StoreEndpoint
+from echo_queue.connections.storage.endpoint import StoreEndpoint
 from tests.servers.ports import free_port
 from tests.waiting import wait_until
 

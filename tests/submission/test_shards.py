@@ -3,9 +3,9 @@
 import pytest
 from blake3 import blake3
 
+from echo_queue.connections.storage.endpoint import StoreEndpoint
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.records import PromptRow, PromptShard, Task
-from echo_queue.storage.endpoint import StoreEndpoint
-from echo_queue.storage.object_store import ObjectStore
 from echo_queue.submission.shards import DIGEST_CHARACTERS, BadShard, ShardReader, write
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from echo_queue import config, weights
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.records import Published, Version
-from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Manifest
 from echo_queue.weights.publisher import Announce
 from echo_queue.weights.signatures import SignatureVerifier, Signer

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.records import Version
-from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Announcement
 from echo_queue.weights.part_makers import PartMaker, StoredPart
 from tests.weights.published_weights import VERIFIER, drifted, history, manifest_of, model, weight_publisher

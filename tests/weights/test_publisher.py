@@ -10,9 +10,9 @@ import torch
 
 from echo_queue import weights
 from echo_queue.config import Weights
+from echo_queue.connections.storage.object_store import MissingObject, ObjectStore
 from echo_queue.errors import FencedError, ServiceError
 from echo_queue.records import Version
-from echo_queue.storage.object_store import MissingObject, ObjectStore
 from echo_queue.weights import delta, part_makers, publisher
 from echo_queue.weights.catalogue import catalogue
 from echo_queue.weights.delta.codes import DTYPES

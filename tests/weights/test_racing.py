@@ -8,9 +8,9 @@ import pytest
 from torch import Tensor
 
 from echo_queue import weights
+from echo_queue.connections.storage.object_store import MissingObject, ObjectStore
 from echo_queue.errors import FencedError
 from echo_queue.records import Published, Version
-from echo_queue.storage.object_store import MissingObject, ObjectStore
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import RULES
 from tests.waiting import wait_until

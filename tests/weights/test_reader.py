@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from echo_queue import weights
+from echo_queue.connections.storage.object_store import MissingObject, ObjectStore
 from echo_queue.errors import ServiceError
 from echo_queue.records import Published, Version
-from echo_queue.storage.object_store import MissingObject, ObjectStore
 from echo_queue.weights import delta
 from echo_queue.weights.catalogue import catalogue
 from echo_queue.weights.manifest import Damaged, Manifest, Route, digest, manifest_key, route_key

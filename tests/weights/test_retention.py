@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from echo_queue import weights
+from echo_queue.connections.storage.object_store import MissingObject, ObjectStore
 from echo_queue.queue.staleness_rules import abandoned
 from echo_queue.records import Version
-from echo_queue.storage.object_store import MissingObject, ObjectStore
 from echo_queue.weights.catalogue import catalogue
 from echo_queue.weights.manifest import FOLDER, manifest_key
 from echo_queue.weights.retention import expendable

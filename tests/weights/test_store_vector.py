@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from echo_queue import weights
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.records import Published, Version
-from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.tensors import digest_of
 from tests.weights.test_delta_vector import read
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from echo_queue.config import Weights
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.records import Published, Version
-from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Manifest, Route, SignatureVerifier, Signer, WeightPublisher, read_manifest
 from echo_queue.weights.reader import fetch_parts
 from echo_queue.weights.tensors import digest_of

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from echo_queue.config import Config
-from echo_queue.storage.object_store import MissingObject
+from echo_queue.connections.storage.object_store import MissingObject
 from workers import base_model
 
 

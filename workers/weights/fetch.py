@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from echo_queue.connections.storage.object_store import MissingObject, ObjectStore
 from echo_queue.errors import EchoQueueError
 from echo_queue.records import Published, Version
-from echo_queue.storage.object_store import MissingObject, ObjectStore
 from echo_queue.weights import reader
 from echo_queue.weights.manifest import DOCUMENT_MAX_BYTES, Manifest, Route, manifest_key
 from workers.weights.key_pinning import PinnedKey

@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Event
 from typing import BinaryIO
 
-from echo_queue.storage.object_store import ObjectStore
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Part
 from workers.weights.cache.caching_transport import CachingTransport, open_part_cache
 from workers.weights.cache.part_cache import PartCache

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Self
 
 from echo_queue.config import Config
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.queue import Caller, TrustedWeights, WorkerQueue
 from echo_queue.records import Published, Version
-from echo_queue.storage.object_store import ObjectStore
 from workers.engines import Engine
 from workers.weights.fetch import VersionFetcher
 from workers.weights.key_pinning import PinnedKey, pin

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from echo_queue.config import Config
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.queue import Caller
-from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Part, Route
 
 STORE = "store"

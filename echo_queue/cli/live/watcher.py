@@ -14,6 +14,7 @@ from echo_queue.cli.live.view import RunView
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_redis
 from echo_queue.connections.endpoints import EMBEDDED
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import EchoQueueError
 from echo_queue.launch.supervisor import RoleState
 from echo_queue.queue import Caller, Monitor, Payloads, diagnosis
@@ -24,7 +25,6 @@ from echo_queue.queue.types import FailedSet, Status
 from echo_queue.reporting import outcome
 from echo_queue.reporting.metrics import Summary, UpdateMetrics, summarise
 from echo_queue.reporting.run_record import RunRecord, skew
-from echo_queue.storage.object_store import ObjectStore
 
 RECENT_UPDATES = 20
 STATUS_DEADLINE_S = 2.0

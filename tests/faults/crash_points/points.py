@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tests.source_code import ROOT, files, nodes_of, tree_of
 
-QUEUE, STORE = "echo_queue/queue/", "echo_queue/storage/object_store.py"
+QUEUE, STORE = "echo_queue/queue/", "echo_queue/connections/storage/object_store.py"
 CALLER, PAYLOADS = "echo_queue/queue/caller.py", "echo_queue/queue/payloads.py"
 QUEUE_CLIENTS = ("queue", "monitor", "operator", "admin", "directory")
 """The names of the queue's clients (of classes that derive from `Client`) where they are used."""

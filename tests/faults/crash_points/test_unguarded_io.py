@@ -53,7 +53,7 @@ NO_IO_CALLS = (
     "pipe = client.pipeline()",
     "open(path); path.open('rb')",
     "text.replace(a, b)",
-    "from echo_queue.storage.object_store import copy_all; copy_all()",
+    "from echo_queue.connections.storage.object_store import copy_all; copy_all()",
     "import os; failpoints.step('step', lambda: os.replace(a, b))",
     "import os\ndef io_call():\n    os.replace(a, b)\nfailpoints.step('step', io_call)",
 )

@@ -16,6 +16,7 @@ import numpy as np
 import orjson
 from blake3 import blake3
 
+from echo_queue.connections.storage.object_store import INDEX, MissingObject, digests
 from echo_queue.errors import Problem, PromptError, ServiceError
 from echo_queue.queue import Heartbeat, replies
 from echo_queue.queue.payload_fields import entry_fields
@@ -39,7 +40,6 @@ from echo_queue.records import (
 from echo_queue.records.group_codec import CodecError, decode, encode
 from echo_queue.records.segments import cut, join
 from echo_queue.reporting import metrics
-from echo_queue.storage.object_store import INDEX, MissingObject, digests
 from echo_queue.submission import shards
 from echo_queue.submission.shards import BadShard, ShardReader
 from echo_queue.submission.sources import rows

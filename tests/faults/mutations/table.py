@@ -1020,7 +1020,7 @@ MUTATIONS = (
     Mutation(
         "an answer cut short is taken for whole",
         "a checkpoint or a chunk of weights is read in part",
-        "echo_queue/storage/object_store.py",
+        "echo_queue/connections/storage/object_store.py",
         'if len(data) != int(answer["ContentLength"]):',
         "if False:",
         ("tests/faults/proxy/test_proxy.py::test_an_answer_that_ends_anywhere_is_asked_for_again",),

@@ -17,12 +17,12 @@ from redis.retry import Retry
 from echo_queue import weights
 from echo_queue.config import Weights
 from echo_queue.connections import redis_errors
+from echo_queue.connections.storage import object_store as store_module
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import ServiceError, SetBackError
 from echo_queue.queue import caller, library
 from echo_queue.records import Version
 from echo_queue.services.redis_server import RedisServer
-from echo_queue.storage import object_store as store_module
-from echo_queue.storage.object_store import ObjectStore
 from learner.recovery import checkpoint
 from learner.recovery.manifest import CheckpointManifest
 from tests.faults.proxy import http1, proxy, resp

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from echo_queue.capacity import load_fleet
+from echo_queue.capacity.loading import load_fleet
 from echo_queue.config import Config, Environment
 from echo_queue.fleet.controller import limits_of
 from echo_queue.submission.needed_columns import needed_columns

@@ -12,10 +12,10 @@ from torch.distributed import tensor as sharded
 from torch.distributed.device_mesh import DeviceMesh
 
 from echo_queue.config import Config, Weights
+from echo_queue.connections.storage.endpoint import StoreEndpoint
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.records import Version
-from echo_queue.storage.endpoint import StoreEndpoint
-from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Signer, WeightPublisher
 from echo_queue.weights.layout import Layout, Share
 from echo_queue.weights.part_makers import PartMaker

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.records import Version
-from echo_queue.storage.object_store import ObjectStore
 from learner.model.pieces import Piece
 from learner.ranks.team import Team
 from learner.recovery import checkpoint

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from echo_queue import failpoints
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import DeadlineError, FencedError, Problem, ServiceError
 from echo_queue.records import Version
-from echo_queue.storage.object_store import ObjectStore
 from learner.ranks.team import Team
 from learner.recovery import checkpoint
 from learner.recovery.background_saver import BackgroundSaver

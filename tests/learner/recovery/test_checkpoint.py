@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from echo_queue import failpoints
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import FencedError, ServiceError
 from echo_queue.records import Version
-from echo_queue.storage.object_store import ObjectStore
 from learner.recovery import archive, checkpoint
 from learner.recovery.manifest import CheckpointManifest
 from tests.learner.recovery import one_process

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.checkpoint import RUN, SLACK_BYTES, measured
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.services.s3_server import S3Server
-from echo_queue.storage.object_store import ObjectStore
 from learner.recovery.state_files import THREADS
 
 GIGABYTES, FILE_BYTES = 0.4, 8 << 20

@@ -9,7 +9,7 @@ import safetensors.torch
 import torch
 
 from echo_queue import failpoints
-from echo_queue.storage.object_store import MissingObject, ObjectStore
+from echo_queue.connections.storage.object_store import MissingObject, ObjectStore
 from learner.model.pieces import Piece
 from learner.recovery.state_files import (
     DTYPES,

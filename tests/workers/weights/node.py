@@ -13,8 +13,8 @@ from typing import Any
 import orjson
 import redis
 
-from echo_queue.storage.endpoint import StoreEndpoint
-from echo_queue.storage.object_store import ObjectStore
+from echo_queue.connections.storage.endpoint import StoreEndpoint
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Route
 from tests.queue.clients import Clients
 from tests.waiting import wait_until

@@ -12,9 +12,9 @@ from typing import Any
 from blake3 import blake3
 
 from echo_queue.config import Weights
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.queue import Heartbeat, Peer
 from echo_queue.records import Version
-from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Part, Route, part_key
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import RULES

@@ -9,9 +9,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from echo_queue.config import Config, Learner
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import ConfigError
 from echo_queue.records import Sample, Span, Version
-from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Manifest, find_path
 from echo_queue.weights.lora import DESCRIPTION, adapted, factors, merged_weight
 from learner.batch.micro_batches import micro_batches

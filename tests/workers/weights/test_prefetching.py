@@ -17,9 +17,9 @@ import pytest
 import torch
 
 from echo_queue import failpoints
+from echo_queue.connections.storage.endpoint import StoreEndpoint
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.records import Published, Version
-from echo_queue.storage.endpoint import StoreEndpoint
-from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Announcement, Manifest, Route, WeightPublisher, read_manifest
 from tests.servers.s3 import BUCKET
 from tests.waiting import wait_until

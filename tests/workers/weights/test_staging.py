@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from echo_queue import weights
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import ServiceError
-from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Manifest
 from echo_queue.weights.delta import BadDelta
 from echo_queue.weights.reader import OlderVersion

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import ConfigError
 from echo_queue.records import Version
-from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Manifest, TensorInfo
 from tests.workers.publications import Publications, holds
 from tests.workers.worker_harness import tensors_of

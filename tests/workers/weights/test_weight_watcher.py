@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import DeadlineError
 from echo_queue.records import Published, Version
-from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Route, Signer, read_manifest
 from echo_queue.weights.reader import OlderVersion
 from echo_queue.weights.reader import fetch_parts as parts_of

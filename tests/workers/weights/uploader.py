@@ -10,9 +10,9 @@ from typing import Any
 import orjson
 import redis
 
+from echo_queue.connections.storage.endpoint import StoreEndpoint
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.records import Version
-from echo_queue.storage.endpoint import StoreEndpoint
-from echo_queue.storage.object_store import ObjectStore
 from learner.publication.announcer import Announcer
 from tests.queue.clients import Clients
 from tests.weights.published_weights import history, weight_publisher

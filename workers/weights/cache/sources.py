@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Protocol
 
+from echo_queue.connections.storage.object_store import ObjectStore, ShortObject, Unreachable
 from echo_queue.errors import DeadlineError, Problem, ServiceError
-from echo_queue.storage.object_store import ObjectStore, ShortObject, Unreachable
 from echo_queue.weights.reader import Damaged
 from workers.weights.cache.part_file import PartFile
 from workers.weights.transport import STORE

@@ -10,10 +10,10 @@ from contextlib import suppress
 from ipaddress import ip_address
 
 from echo_queue.config import Weights
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.queue import Joined, Peer, PeerDirectory, Upstream
 from echo_queue.queue.types import Complaint
-from echo_queue.storage.object_store import ObjectStore
 from workers.weights.cache.caching_transport import CachingTransport, open_part_cache
 from workers.weights.cache.part_cache import PartCache
 from workers.weights.cache.sources import StoreSource, worker_leaving

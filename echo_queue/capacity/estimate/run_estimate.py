@@ -1,0 +1,134 @@
+"""Everything that is reckoned of a run before it is started, from its configuration and its model's shape alone."""
+
+import math
+from dataclasses import dataclass
+
+from echo_queue.capacity.estimate.devices import CPU, DEFAULT_GPU, DEFAULT_MFU, Device, device, learner_is_on_cpu
+from echo_queue.capacity.estimate.lag import Lag, lag
+from echo_queue.capacity.estimate.learner_memory import LearnerMemory, learner_memory
+from echo_queue.capacity.estimate.lora import lora_shape
+from echo_queue.capacity.estimate.model_shape import ModelShape
+from echo_queue.capacity.estimate.training_time import (
+    Batch,
+    batch_of,
+    flops_of_update,
+    flops_per_token,
+    forward_passes,
+    generation_s,
+    t_gen_s,
+    t_train_s,
+)
+from echo_queue.capacity.estimate.transfer import Broadcast, anchor_bytes, broadcast, checkpoint_bytes, delta_bytes
+from echo_queue.capacity.estimate.worker_memory import WorkerMemory, worker_memory
+from echo_queue.config import Config
+from echo_queue.errors import ConfigError, Problem
+
+CHANGES = (0.01, 0.05)
+"""Shares of changed values for which the bytes of a delta are always reckoned."""
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """Facts about machines and links that the configuration does not state.
+
+    `device`: "" takes a GPU unless the learner would train on the CPU here. `devices`: one for each rank of the
+    learner; None: `learner.ranks`.
+
+    `tokens_per_s`: the rate of one sample; None: `rollout.tokens_per_s`. `mean_tokens`: the length of the mean sample;
+    None: `model.max_new_tokens`.
+    """
+
+    device: str = ""
+    devices: int | None = None
+    mfu: float = DEFAULT_MFU
+    link_gbit: float = 1.0
+    tokens_per_s: float | None = None
+    mean_tokens: int | None = None
+    change: float = CHANGES[0]
+
+
+@dataclass(frozen=True)
+class RunEstimate:
+    """Bytes, seconds and updates of a run. `deltas`: share of changed values → bytes of a publication. `trained`: the
+    number of parameters that are trained."""
+
+    shape: ModelShape
+    trained: int
+    device: Device
+    devices: int
+    mfu: float
+    batch: Batch
+    learner: LearnerMemory
+    worker: WorkerMemory
+    checkpoint_bytes: int
+    anchor_bytes: int
+    deltas: dict[float, int]
+    flops_per_token: float
+    flops_of_update: float
+    t_train_s: float
+    t_gen_s: float
+    generation_s: float
+    broadcast: Broadcast
+    lag: Lag
+    """The lag with a learner that never waits: one update each T_train."""
+    lag_of_these_workers: Lag
+    """The lag with one update each T_train, or each time that the workers have made a batch, if that takes longer."""
+
+
+def estimate(config: Config, shape: ModelShape, assumed: Assumptions | None = None) -> RunEstimate:
+    """Returns the estimate. Raises `ConfigError` for an assumption that cannot be."""
+    assumed = assumed or Assumptions()
+    _check(assumed)
+    devices = config.learner.ranks if assumed.devices is None else assumed.devices
+    name = assumed.device or (CPU if learner_is_on_cpu(config) else DEFAULT_GPU)
+    machine, batch = device(name, config.learner_threads), batch_of(config, assumed.mean_tokens)
+    tokens_per_s = assumed.tokens_per_s or config.rollout.tokens_per_s
+    lora = lora_shape(config.model.lora, shape)
+    flops = flops_of_update(shape, batch, lora, forward_passes(config))
+    train_s = t_train_s(flops, machine, devices, assumed.mfu)
+    sent, gen_s = broadcast(config, shape, assumed.change, assumed.link_gbit), t_gen_s(config, tokens_per_s)
+    made_s = generation_s(config, batch, tokens_per_s)
+
+    def lag_of(update_s: float) -> Lag:
+        bound = config.staleness
+        return lag(bound.s, bound.kappa, t_train_s=update_s, t_bcast_s=sent.total_s, t_gen_s=gen_s)
+
+    return RunEstimate(
+        shape=shape,
+        trained=lora.parameters if lora else shape.total,
+        device=machine,
+        devices=devices,
+        mfu=assumed.mfu,
+        batch=batch,
+        learner=learner_memory(config, shape, devices, "cpu" if name == CPU else "cuda", assumed.change),
+        worker=worker_memory(config, shape),
+        checkpoint_bytes=checkpoint_bytes(config, shape),
+        anchor_bytes=anchor_bytes(config, shape),
+        deltas={change: delta_bytes(config, shape, change) for change in sorted({*CHANGES, assumed.change})},
+        flops_per_token=flops_per_token(shape, batch.prompt_tokens + batch.sample_tokens, lora),
+        flops_of_update=flops,
+        t_train_s=train_s,
+        t_gen_s=gen_s,
+        generation_s=made_s,
+        broadcast=sent,
+        lag=lag_of(train_s),
+        lag_of_these_workers=lag_of(max(train_s, made_s)),
+    )
+
+
+def _check(assumed: Assumptions) -> None:
+    shares = {"--mfu": assumed.mfu, "--change": assumed.change}
+    rest = {"--devices": assumed.devices, "--link-gbit": assumed.link_gbit, "--tokens-per-s": assumed.tokens_per_s}
+    rest["--mean-tokens"] = assumed.mean_tokens
+    wrong = [
+        Problem(name, f"{value} is no share", "set above 0, at most 1")
+        for name, value in shares.items()
+        if not 0 < value <= 1
+    ]
+    wrong += [
+        Problem(name, f"{value} is not a positive number", "set a positive number")
+        for name, value in rest.items()
+        if value is not None and not 0 < value < math.inf
+    ]
+    if wrong:
+        raise ConfigError(*wrong)
