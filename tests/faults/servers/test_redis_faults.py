@@ -52,7 +52,10 @@ def queue_at(server: RedisServer, deadline_s: float = DEADLINE_S) -> Clients:
 
 
 class Worker(threading.Thread):
-    """Leases and completes, one task at a time, until nothing is left or it is stopped; `done` was acknowledged."""
+    """Leases and completes, one task at a time, until nothing is left or it is stopped; `done` was acknowledged.
+
+    It admits prompts as the housekeeper does, since one move admits a few hundred of them at most.
+    """
 
     def __init__(self, queue: Clients) -> None:
         super().__init__(daemon=True)
@@ -63,7 +66,7 @@ class Worker(threading.Thread):
     def run(self) -> None:
         while not self.stopping.is_set():
             tasks = self._queue.lease("w1", Version(0, 0), 1).tasks
-            if not tasks and not self._queue.audit().backlog:
+            if not tasks and not self._queue.admit() and not self._queue.audit().backlog:
                 return
             for task in tasks:
                 assert self._queue.complete("w1", [group_of(task, "w1", Version(0, 0))]) == [Outcome.accepted]
