@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import date
 
 from benchmarks.verdict import conclude
-from echo_queue.capacity.fleet import Fleet
+from echo_queue.capacity.fleet_file import Fleet
 from echo_queue.capacity.planning import Setting, plan_setting
 from echo_queue.capacity.search import relaxed_cost
 

@@ -45,8 +45,8 @@ from learner.model import head
 from learner.model.loading import load_policy
 from learner.model.scorer import LOGITS_AT_ONCE
 from learner.ranks import launcher
-from learner.ranks.join import join, leave
 from learner.ranks.place import Place
+from learner.ranks.rendezvous import join, leave
 from learner.recovery.background_saver import BackgroundSaver
 from learner.recovery.manifest import History
 from learner.recovery.state_files import FILE_BYTES, THREADS

@@ -6,12 +6,12 @@ from pathlib import Path
 from echo_queue.config import Config
 from echo_queue.connections import store_check
 from echo_queue.connections.endpoints import EMBEDDED
+from echo_queue.connections.hub import BASE_FOLDER
 from echo_queue.connections.storage.object_store import INDEX, ObjectStore
 from echo_queue.queue import Caller, Operator, RunRules
 
 log = logging.getLogger(__name__)
 
-BASE_FOLDER = "base"
 READY, FINISHED = b"ready", b"finished"
 
 

@@ -44,9 +44,9 @@ from learner.publication.part_thread import PartThread
 from learner.publication.publish_thread import Snapshot
 from learner.publication.snapshot import take_share
 from learner.publication.weight_broadcast import open_broadcast
-from learner.ranks.join import join, leave
 from learner.ranks.order import Order
 from learner.ranks.place import ALONE, Place
+from learner.ranks.rendezvous import join, leave
 from learner.ranks.team import OtherRankError, Team
 from learner.recovery import checkpoint
 from learner.recovery.background_saver import BackgroundSaver

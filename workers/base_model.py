@@ -6,14 +6,13 @@ import time
 from pathlib import Path
 
 from echo_queue.config import Config
-from echo_queue.connections.hub import base_folder
+from echo_queue.connections.hub import BASE_FOLDER, base_folder
 from echo_queue.connections.storage.object_store import MissingObject, ObjectStore
 from echo_queue.errors import Problem
 from workers.polling import poll
 
 log = logging.getLogger(__name__)
 
-PREFIX = "base"
 COPY = "base-copy"
 """The folder in the run's directory into which the learner's folder is downloaded, if it has another name."""
 LONGEST_PAUSE_S = 2.0
@@ -39,12 +38,12 @@ def find(config: Config, store: ObjectStore, shutdown: threading.Event) -> str:
 
     def look() -> str | None:
         try:
-            store.download_folder(PREFIX, folder)
+            store.download_folder(BASE_FOLDER, folder)
         except MissingObject:
             return hub.look()
         return str(folder)
 
-    what = f"the learner stored no base model under {store.prefix}{PREFIX}/ within {deadline_s:.0f} s"
+    what = f"the learner stored no base model under {store.prefix}{BASE_FOLDER}/ within {deadline_s:.0f} s"
     fix = "start the learner, or run `echo-queue init-model` here"
     if not made_here:
         what = f"{config.model.base} is no folder here and no model that the hub gives, and {what}"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from echo_queue.capacity.fleet import Fleet
+from echo_queue.capacity.fleet_file import Fleet
 from echo_queue.capacity.planning import Setting
 from echo_queue.capacity.search import cheapest
 

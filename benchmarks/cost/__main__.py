@@ -26,7 +26,7 @@ from benchmarks.cost.saving import (
     saving,
 )
 from benchmarks.verdict import conclude
-from echo_queue.capacity.fleet import Fleet, Form
+from echo_queue.capacity.fleet_file import Fleet, Form
 from echo_queue.capacity.inputs import Assumed
 from echo_queue.capacity.loading import load_fleet
 from echo_queue.capacity.planning import with_prices

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from echo_queue.capacity.comparison import DOUBLE, HALF, SHARES, baselines, changed, inputs
-from echo_queue.capacity.fleet import Centralised, Fleet, Form, Pool
+from echo_queue.capacity.fleet_file import Centralised, Fleet, Form, Pool
 from echo_queue.capacity.inputs import Assumed, Price
 from echo_queue.capacity.offers import HOUR_S, rate_at
 from echo_queue.capacity.outcome import Outcome

@@ -22,7 +22,7 @@ from echo_queue.config import Config, Preemption
 from echo_queue.config.loading import load
 from echo_queue.records import PartialSample, Version
 from workers.engines import SampleKey, SampleRequest, Sampling
-from workers.engines.transformers import TransformersEngine
+from workers.engines.transformers.engine import TransformersEngine
 from workers.environments.scorer import Scorer
 from workers.preemption import watch
 from workers.shutdown import Shutdown, on_signals

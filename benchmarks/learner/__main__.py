@@ -23,8 +23,8 @@ from echo_queue.config import Config
 from echo_queue.launch.backoff import RestartBackoff
 from learner.model import device
 from learner.ranks import launcher
-from learner.ranks.join import join
 from learner.ranks.place import ALONE, Place
+from learner.ranks.rendezvous import join
 
 ONCE = RestartBackoff(first_pause_s=0.1, longest_pause_s=0.1, settled_s=1e9, most_ends=1)
 """A rank that ends with an error ends the benchmark."""

@@ -27,7 +27,7 @@ from learner.selection.reuse import ReuseBuffer
 from learner.selection.signal import UpdateGroups
 from learner.update import learn
 from workers.engines.protocol import SampleKey, SampleRequest, Sampling
-from workers.engines.transformers import TransformersEngine
+from workers.engines.transformers.engine import TransformersEngine
 
 HELD_OUT = 96
 """Unseen prompts, of all levels, that are answered once each for a point of the curve."""

@@ -13,7 +13,7 @@ from echo_queue.capacity.estimate.transfer import (
     WORTHWHILE,
     bytes_per_change,
 )
-from echo_queue.capacity.fleet import Form, Weights
+from echo_queue.capacity.fleet_file import Form, Weights
 
 BYTES = 2
 """The size of a bfloat16 value."""

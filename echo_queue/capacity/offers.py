@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from echo_queue.capacity.bounds import Path, window_groups
 from echo_queue.capacity.dissemination import Dissemination
-from echo_queue.capacity.fleet import Engine, Fleet
+from echo_queue.capacity.fleet_file import Engine, Fleet
 from echo_queue.capacity.inputs import Assumed, Measured
 from echo_queue.capacity.lengths import Lengths
 
@@ -16,7 +16,7 @@ REACH = 1.5
 """A rate that was found at another length counts up to this factor beyond the lengths of the file."""
 
 
-class Offer(NamedTuple):
+class PlannedOffer(NamedTuple):
     """A machine of a pool. Supply is in units of what the learner consumes (`echo_queue.capacity.bounds`).
 
     `usd_per_hour`: for each machine, with what it reads from the store. `entry_usd_per_hour`: once for the pool, if any
@@ -115,7 +115,7 @@ def path_of(fleet: Fleet, one: Generation, broadcast_s: float, s: int) -> Path:
     return Path(sum(ways_s) / len(ways_s), lead_s, ways_s)
 
 
-def offer(fleet: Fleet, name: str, way: Dissemination, *, s: int, kappa: int) -> Offer:
+def offer(fleet: Fleet, name: str, way: Dissemination, *, s: int, kappa: int) -> PlannedOffer:
     """Returns what a machine of a pool with a known price gives and costs.
 
     Each worker of a machine fetches for itself. The bytes that it pays for are those of a learner that never waits.
@@ -128,7 +128,7 @@ def offer(fleet: Fleet, name: str, way: Dissemination, *, s: int, kappa: int) ->
     broadcast_s = way.broadcast_s(min(learner.link_gbit.value, pool.link_gbit.value / pool.gpus))
     per_gb = pool.reading.usd_per_gb if pool.reading else 0.0
     read_usd_per_hour = per_gb * way.bytes / 1e9 * HOUR_S / (kappa * learner.t_train_s.value)
-    return Offer(
+    return PlannedOffer(
         name,
         usd_per_hour=pool.price.usd_per_hour + (0.0 if way.peers else pool.gpus * read_usd_per_hour),
         entry_usd_per_hour=read_usd_per_hour if way.peers else 0.0,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Literal
 
-from echo_queue.capacity.fleet import Form
+from echo_queue.capacity.fleet_file import Form
 
 Binds = Literal["learner", "throughput", "staleness", "dissemination", "money"]
 """What keeps the learner from being busier: itself, the machines that may be had, generation times against S, T_bcast

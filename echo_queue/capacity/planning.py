@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from echo_queue.capacity.bounds import serial_utilisation, staleness_bound, utilisation
 from echo_queue.capacity.dissemination import Dissemination, dissemination
 from echo_queue.capacity.estimate.lag import lag
-from echo_queue.capacity.fleet import Fleet, Form
-from echo_queue.capacity.offers import Offer, generation, lengths_of, offer
+from echo_queue.capacity.fleet_file import Fleet, Form
+from echo_queue.capacity.offers import PlannedOffer, generation, lengths_of, offer
 from echo_queue.capacity.outcome import Binds, Outcome
 from echo_queue.capacity.search import TOLERANCE, Chosen, Goal, cheapest, eligible, predicted, slowest_path
 
@@ -37,7 +37,7 @@ class Setting:
         kappa = self.fleet.run.kappa
         return range(1, max(1, self.s) + 1) if kappa == "any" else (min(kappa, self.s + 1),)
 
-    def offers(self, kappa: int) -> tuple[Offer, ...]:
+    def offers(self, kappa: int) -> tuple[PlannedOffer, ...]:
         way = self.way
         return tuple(offer(self.fleet, name, way, s=self.s, kappa=kappa) for name in self.fleet.pools)
 
@@ -162,7 +162,9 @@ def update_tokens(fleet: Fleet) -> float:
     return fleet.run.groups_per_update * fleet.run.group_size * fleet.lengths.mean_tokens.value
 
 
-def late_share(fleet: Fleet, goal: Goal, t_bcast_s: float, used: Sequence[Offer], machines: Mapping[str, int]) -> float:
+def late_share(
+    fleet: Fleet, goal: Goal, t_bcast_s: float, used: Sequence[PlannedOffer], machines: Mapping[str, int]
+) -> float:
     """Returns the share of groups that take longer than S · T_train − T_bcast, and so are generated again.
 
     It is a lower bound: a group also waits until it is leased and until it is drained. At S = 0 the learner waits for

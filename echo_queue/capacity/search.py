@@ -17,7 +17,7 @@ import numpy as np
 
 from echo_queue.capacity.bounds import Path, slowest, supply_needed, utilisation
 from echo_queue.capacity.integer_program import Floats, constraint, solve
-from echo_queue.capacity.offers import Offer
+from echo_queue.capacity.offers import PlannedOffer
 
 TOLERANCE = 1e-7
 """Relative; within it two costs are equal."""
@@ -53,7 +53,7 @@ class _Level(NamedTuple):
 
     goal: Goal
     path: Path
-    offers: tuple[Offer, ...]
+    offers: tuple[PlannedOffer, ...]
     least_usd_per_hour: float
 
     def needed(self, workers: int) -> float:
@@ -62,7 +62,7 @@ class _Level(NamedTuple):
         return supply_needed(goal.wanted, goal.s, goal.kappa, goal.t_train_s, path)
 
 
-def eligible(offers: Iterable[Offer], goal: Goal) -> tuple[Offer, ...]:
+def eligible(offers: Iterable[PlannedOffer], goal: Goal) -> tuple[PlannedOffer, ...]:
     """Returns the offers whose weights arrive before the next ones are published, the fastest way first.
 
     At S = 0 nothing is published before all groups are there.
@@ -72,7 +72,7 @@ def eligible(offers: Iterable[Offer], goal: Goal) -> tuple[Offer, ...]:
     return tuple(sorted(kept, key=lambda one: (one.path.away_s, one.name)))
 
 
-def slowest_path(offers: Iterable[Offer], machines: Mapping[str, int], goal: Goal) -> Path:
+def slowest_path(offers: Iterable[PlannedOffer], machines: Mapping[str, int], goal: Goal) -> Path:
     """Returns the way of the slowest pool in use, for all workers of the set.
 
     Each of its times is the longest of all eligible pools that are no slower, so that a set's way does not depend on
@@ -85,7 +85,7 @@ def slowest_path(offers: Iterable[Offer], machines: Mapping[str, int], goal: Goa
     return path.later((workers - 1) * goal.next_worker_s)
 
 
-def predicted(offers: Iterable[Offer], machines: Mapping[str, int], goal: Goal) -> float:
+def predicted(offers: Iterable[PlannedOffer], machines: Mapping[str, int], goal: Goal) -> float:
     """Returns the learner's utilisation with this set by the bounds, for pools that are all eligible."""
     offers = tuple(offers)
     supply = sum(one.supply * machines.get(one.name, 0) for one in offers)
@@ -94,7 +94,7 @@ def predicted(offers: Iterable[Offer], machines: Mapping[str, int], goal: Goal) 
     return utilisation(supply, goal.s, goal.kappa, goal.t_train_s, slowest_path(offers, machines, goal))
 
 
-def cheapest(choices: Iterable[tuple[Sequence[Offer], Goal]]) -> Chosen | None:
+def cheapest(choices: Iterable[tuple[Sequence[PlannedOffer], Goal]]) -> Chosen | None:
     """Returns the cheapest set that reaches its goal, over all choices; None if no set does.
 
     A choice is a goal, such as one publication period, with the offers as they are under it. Of choices that come to
@@ -110,7 +110,7 @@ def cheapest(choices: Iterable[tuple[Sequence[Offer], Goal]]) -> Chosen | None:
     return best
 
 
-def relaxed_cost(choices: Iterable[tuple[Sequence[Offer], Goal]]) -> float:
+def relaxed_cost(choices: Iterable[tuple[Sequence[PlannedOffer], Goal]]) -> float:
     """Returns what no set that reaches its goal can cost less than: the price of machines that could be divided."""
     levels = (level.least_usd_per_hour for offers, goal in choices for level in _levels(offers, goal))
     return min(levels, default=math.inf)
@@ -127,7 +127,7 @@ def _cheapest_of(levels: Iterable[_Level], most_usd: float) -> Chosen | None:
     return best
 
 
-def _levels(offers: Sequence[Offer], goal: Goal) -> Iterator[_Level]:
+def _levels(offers: Sequence[PlannedOffer], goal: Goal) -> Iterator[_Level]:
     pools = eligible(offers, goal)
     for place, (one, path) in enumerate(zip(pools, accumulate((one.path for one in pools), _slower), strict=True)):
         if place + 1 < len(pools) and pools[place + 1].path.away_s == one.path.away_s:
@@ -206,7 +206,11 @@ def _line(level: _Level, workers: int, most_workers: int) -> tuple[float, float]
 
 
 def _integers(
-    offers: Sequence[Offer], lines: Sequence[tuple[float, float]], workers: Floats, most_workers: int, most_usd: float
+    offers: Sequence[PlannedOffer],
+    lines: Sequence[tuple[float, float]],
+    workers: Floats,
+    most_workers: int,
+    most_usd: float,
 ) -> Floats | None:
     """Returns the cheapest machines of each offer ([N]) on or above all lines of (slope, height); None if none are.
 

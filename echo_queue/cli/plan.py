@@ -16,7 +16,7 @@ from rich.text import Text
 
 from echo_queue.capacity.bounds import SIMULATED_UP_TO
 from echo_queue.capacity.comparison import costs_by_bound, plan, way_name
-from echo_queue.capacity.fleet import Fleet
+from echo_queue.capacity.fleet_file import Fleet
 from echo_queue.capacity.lengths import TAIL
 from echo_queue.capacity.loading import load_fleet
 from echo_queue.capacity.outcome import Outcome, Plan, Sensitivity

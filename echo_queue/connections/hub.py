@@ -10,6 +10,8 @@ from echo_queue.config import Config
 
 FILES = ("*.json", "*.jinja", "*.txt", "*.model", "model*.safetensors")
 """The files that a model is opened from, in a repository that may hold it in other formats as well."""
+BASE_FOLDER = "base"
+"""The folder of the object store in which a learner stores a base model that is no hub model."""
 
 
 def base_folder(config: Config) -> str:

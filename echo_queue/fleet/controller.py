@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 
 import orjson
 
-from echo_queue.capacity.fleet import Fleet
+from echo_queue.capacity.fleet_file import Fleet
 from echo_queue.errors import DeadlineError, EchoQueueError, FencedError, ServiceError
 from echo_queue.fleet import observation
 from echo_queue.fleet.decision import decide

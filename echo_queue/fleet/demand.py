@@ -10,8 +10,8 @@ from statistics import median
 from typing import NamedTuple
 
 from echo_queue.capacity.bounds import supply_needed
-from echo_queue.capacity.fleet import Fleet
-from echo_queue.capacity.offers import Offer as PlannedOffer
+from echo_queue.capacity.fleet_file import Fleet
+from echo_queue.capacity.offers import PlannedOffer
 from echo_queue.capacity.planning import LOWER_GOALS, Setting
 from echo_queue.capacity.search import Chosen, Goal, cheapest, eligible, slowest_path
 from echo_queue.fleet.drivers.protocol import Quote

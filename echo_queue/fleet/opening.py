@@ -3,8 +3,7 @@
 import os
 from pathlib import Path
 
-from echo_queue.capacity.fleet import Controller as Settings
-from echo_queue.capacity.fleet import Fleet
+from echo_queue.capacity.fleet_file import ControllerSettings, Fleet
 from echo_queue.config import Config
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.fleet.controller import Controller
@@ -51,7 +50,7 @@ def open_driver(config: Config, path: Path, fleet: Fleet, *, act: bool) -> Drive
             return GroupDriver(AutoScalingGroups(config.run.name, regions, settings.deadline_s), notes=act)
 
 
-def _require(settings: Settings, *names: str, fix: str) -> None:
+def _require(settings: ControllerSettings, *names: str, fix: str) -> None:
     """Raises `ConfigError` for each setting that the driver cannot do without, and that is missing."""
     if missing := [name for name in names if not getattr(settings, name)]:
         what = f"is missing, and the driver is {settings.driver}"

@@ -28,9 +28,9 @@ class FleetQueue(RunState):
         self._name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._term = 0
 
-    def lead(self, lease_s: float) -> Term:
-        """Leads for `lease_s`, or goes on to lead, unless another controller does."""
-        term = replies.term_of(self._caller.call("lead", self._name, round(1000 * lease_s)))
+    def lead(self, term_s: float) -> Term:
+        """Leads for `term_s`, or goes on to lead, unless another controller does."""
+        term = replies.term_of(self._caller.call("lead", self._name, round(1000 * term_s)))
         self._term = term.number
         return term
 

@@ -45,9 +45,9 @@ class UpdateMetrics:
     """Time before this update to save the result of the one before: checkpoint, commit, snapshot for publication."""
     window: float
     depths: dict[str, int]
-    """Queue depths after the update: backlog, tasks, retry, replay, trained, dead."""
+    """Queue depths after the update: backlog, tasks, retry, ready, replay, trained, dead."""
     sent_back: int
-    """Number of groups sent back as late or abandoned since the run began."""
+    """Number of groups sent back as late, abandoned or cancelled since the run began."""
     trained_ids: tuple[str, ...] = ()
     t_bcast_s: float = 0.0
     """T_bcast: the time from the end of an update until all living workers serve its weights (smoothed)."""
@@ -258,7 +258,7 @@ class Summary:
 
     @property
     def sent_back_share(self) -> float:
-        """The share of the groups that reached the learner and went back as late or abandoned."""
+        """The share of groups that went back as late, abandoned or cancelled, among these and the trained ones."""
         return self.sent_back / max(self.groups + self.sent_back, 1)
 
 

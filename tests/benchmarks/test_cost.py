@@ -8,7 +8,7 @@ import pytest
 from benchmarks.cost.__main__ import fleets_in, lines, measure
 from benchmarks.cost.saving import REPORTED, edge, halved, in_proportion, offered, saving, uniform
 from echo_queue.capacity.comparison import inputs
-from echo_queue.capacity.fleet import Fleet
+from echo_queue.capacity.fleet_file import Fleet
 from echo_queue.capacity.loading import load_fleet
 from tests.source_code import ROOT
 

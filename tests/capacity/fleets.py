@@ -3,7 +3,7 @@
 from datetime import date
 from pathlib import Path
 
-from echo_queue.capacity.fleet import Fleet
+from echo_queue.capacity.fleet_file import Fleet
 from echo_queue.capacity.loading import load_fleet
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from echo_queue.capacity.comparison import costs_by_bound, inputs, plan
-from echo_queue.capacity.fleet import Fleet
+from echo_queue.capacity.fleet_file import Fleet
 from echo_queue.capacity.outcome import Outcome, Plan
 from echo_queue.capacity.planning import plan_setting
 from tests.capacity.fleets import ON, small

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import pytest
 
 from echo_queue.capacity.bounds import Path, utilisation
-from echo_queue.capacity.offers import Offer
+from echo_queue.capacity.offers import PlannedOffer
 from echo_queue.capacity.search import Chosen, Goal, cheapest, predicted
 
-Choice = tuple[Sequence[Offer], Goal]
+Choice = tuple[Sequence[PlannedOffer], Goal]
 
 
 def random_choices(rng: random.Random) -> list[Choice]:
@@ -33,11 +33,11 @@ def random_choices(rng: random.Random) -> list[Choice]:
     ]
 
 
-def random_offer(rng: random.Random, name: str) -> Offer:
+def random_offer(rng: random.Random, name: str) -> PlannedOffer:
     broadcast_s, group_s = rng.choice((0.05, 0.3, 1.5)), rng.choice((0.1, 0.5, 1.0, 2.0))
     spread = rng.choice((1.0, 2.0, 4.0))
     ways_s = tuple(broadcast_s + group_s * factor for factor in (1 / spread, 1.0, spread))
-    return Offer(
+    return PlannedOffer(
         name,
         usd_per_hour=rng.uniform(0.1, 3),
         entry_usd_per_hour=rng.choice((0.0, 0.0, rng.uniform(0.01, 1))),
@@ -49,13 +49,13 @@ def random_offer(rng: random.Random, name: str) -> Offer:
     )
 
 
-def every_set(offers: Sequence[Offer]) -> Iterator[Mapping[str, int]]:
+def every_set(offers: Sequence[PlannedOffer]) -> Iterator[Mapping[str, int]]:
     for counts in itertools.product(*(range(one.limit + 1) for one in offers)):
         if any(counts):
             yield {one.name: count for one, count in zip(offers, counts, strict=True) if count}
 
 
-def keeps(offers: Sequence[Offer], machines: Mapping[str, int], goal: Goal) -> bool:
+def keeps(offers: Sequence[PlannedOffer], machines: Mapping[str, int], goal: Goal) -> bool:
     """The promise in its own words, without the code that is tested."""
     used = [one for one in offers if one.name in machines]
     period_s = goal.kappa * goal.t_train_s
@@ -74,7 +74,7 @@ def keeps(offers: Sequence[Offer], machines: Mapping[str, int], goal: Goal) -> b
     return busy >= goal.wanted and cost(offers, machines) <= goal.budget_usd_per_hour
 
 
-def cost(offers: Sequence[Offer], machines: Mapping[str, int]) -> float:
+def cost(offers: Sequence[PlannedOffer], machines: Mapping[str, int]) -> float:
     used = [one for one in offers if one.name in machines]
     return sum(one.usd_per_hour * machines[one.name] + one.entry_usd_per_hour for one in used)
 

@@ -13,7 +13,7 @@ from tests.engines.asking import ask, assert_same, finish, prompt, run, step_unt
 from tests.engines.conftest import BASE, IN_PROCESS, Opener
 from tests.engines.models import LONGEST, open_model
 from workers.engines import SampleKey, SampleRequest, Sampling
-from workers.engines.transformers import TransformersEngine
+from workers.engines.transformers.engine import TransformersEngine
 
 UNTIED = (pytest.param(1, marks=pytest.mark.slow), 5, pytest.param(7, marks=pytest.mark.slow))
 """Seeds with which no random number is within 10⁻⁶ of the border between two tokens, where rounding would decide."""

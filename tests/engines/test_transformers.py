@@ -11,8 +11,9 @@ from tests.engines import reference
 from tests.engines.asking import ask, prompt, run
 from tests.engines.models import LONGEST, STOP, VOCABULARY, open_model
 from tests.learner.model.families import FAMILIES, SIZES, family_model
-from workers.engines import SampleKey, Sampling, transformers
-from workers.engines.transformers import TransformersEngine
+from workers.engines import SampleKey, Sampling
+from workers.engines.transformers import engine as transformers_engine
+from workers.engines.transformers.engine import TransformersEngine
 
 BASE = Version(1, 0)
 
@@ -37,7 +38,7 @@ def test_each_family_that_the_learner_trains_is_served(family: str, tmp_path: Pa
 def test_prompts_that_are_too_much_for_one_pass_are_read_in_portions(
     endless: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transformers, "PREFILL_TOKENS", 40)
+    monkeypatch.setattr(transformers_engine, "PREFILL_TOKENS", 40)
     engine, prompts = open_engine(endless), {f"p{length}": prompt(length, length) for length in (3, 90, 17, 4, 30, 1)}
     read: list[tuple[int, ...]] = []
     prefill = engine._prefill

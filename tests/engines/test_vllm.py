@@ -20,7 +20,7 @@ from tests.engines.models import LONGEST, VOCABULARY, open_model, save_model
 from tests.servers.ports import free_port
 from workers.engines import SampleKey
 from workers.engines.vllm.layout import views
-from workers.engines.vllm.metrics import NEIGHBOURS
+from workers.engines.vllm.metrics_endpoint import NEIGHBOURS
 
 ON_VLLM = pytest.mark.parametrize("opener", ["vllm"], indirect=True)
 

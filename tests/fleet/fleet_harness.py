@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from echo_queue.capacity.fleet import Fleet
+from echo_queue.capacity.fleet_file import Fleet
 from echo_queue.fleet.controller import Controller, Turn
 from echo_queue.fleet.drivers import LocalDriver
 from echo_queue.queue import FleetQueue, Monitor, RunRules, UpdateRecord

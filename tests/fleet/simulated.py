@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from echo_queue.capacity.bounds import Path, supply_needed
-from echo_queue.capacity.offers import Offer as PlannedOffer
+from echo_queue.capacity.offers import PlannedOffer
 from echo_queue.capacity.search import Goal, cheapest
 from echo_queue.fleet.decision import decide
 from echo_queue.fleet.state import Decision, End, Leave, Limits, Machine, Memory, Offer, Rest, Start, State, Worker

@@ -19,13 +19,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from echo_queue.connections.endpoints import Endpoints, resolve
+from echo_queue.connections.hub import BASE_FOLDER
 from tests.faults.proxy.proxy import Proxy, Raw
 from tests.images.check import image, kept
 from tests.images.engine import ROOT, Engine, docker_answers, prepare
 from tests.waiting import wait_until
 from tests.workers.small import save_model
 from tests.workers.worker_harness import WorkerHarness, generating, tensors_of
-from workers.base_model import PREFIX
 
 NAME, POOL = "pod-check", "cpu"
 RENDER_S, STARTS_S, GRACE_S = 120.0, 120.0, 60
@@ -70,7 +70,7 @@ def outside(folder: Path) -> Iterator[WorkerHarness]:
         queue={"lease_s": 600.0},
     )
     try:
-        run.store.upload_folder(endless, PREFIX)
+        run.store.upload_folder(endless, BASE_FOLDER)
         run.begin(QUESTIONS, tensors_of(endless), answer="3")
         yield run
     finally:

@@ -8,7 +8,7 @@ import pytest
 PROGRAM = """
 import sys, threading
 import echo_queue.launch.fork_server.model_roles
-import learner.training_loop, workers.engines.transformers, workers.worker
+import learner.training_loop, workers.engines.transformers.engine, workers.worker
 from transformers.models.qwen3 import modeling_qwen3
 
 assert not {"scipy.optimize", "scipy.linalg"} & set(sys.modules)

@@ -16,7 +16,7 @@ from tests.waiting import DEADLINE_S
 from tests.workers.small import save_model
 from tests.workers.worker_harness import WorkerHarness, assert_generated_by, tensors_of
 from workers.engines import Engine, SampleKey, Sampling
-from workers.engines.transformers import TransformersEngine
+from workers.engines.transformers.engine import TransformersEngine
 
 torch.set_num_threads(1)
 Begin = Callable[..., WorkerHarness]

@@ -26,7 +26,7 @@ def create(config: Config, folder: str, version: Version, stop_tokens: Sequence[
 
         capacity = Capacity(rollout.concurrent_groups * rollout.group_size, longest, config.model.dtype)
         return VllmEngine(folder, version, capacity, sampling, rollout.metrics_port)
-    from workers.engines.transformers import TransformersEngine
+    from workers.engines.transformers.engine import TransformersEngine
 
     return TransformersEngine(folder, version, config.model.dtype, longest, sampling)
 

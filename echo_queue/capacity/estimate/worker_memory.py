@@ -34,9 +34,10 @@ def worker_memory(config: Config, shape: ModelShape) -> WorkerMemory:
     """Returns the memory of a worker whose samples all are as long as the model allows.
 
     A token has a key and a value in each layer: 2 · layers · key heads · head_dim (arXiv 2309.06180, §2). With the
-    `transformers` engine each sample has its prompt for itself (`workers.engines.kv_cache`); vLLM's prefix cache keeps
-    a group's prompt once. Engines that take all of a device's memory (vLLM) need this much for no sample to wait. A
-    layer with a window needs the window of each sample alone, and vLLM keeps no more; the `transformers` engine does.
+    `transformers` engine each sample has its prompt for itself (`workers.engines.transformers.kv_cache`); vLLM's prefix
+    cache keeps a group's prompt once. Engines that take all of a device's memory (vLLM) need this much for no sample to
+    wait. A layer with a window needs the window of each sample alone, and vLLM keeps no more; the `transformers` engine
+    does.
     """
     groups, samples = config.rollout.concurrent_groups, config.rollout.group_size
     prompts = groups * (samples if config.rollout.engine == "transformers" else 1)

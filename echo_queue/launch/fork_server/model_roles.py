@@ -6,7 +6,7 @@ from echo_queue.launch.model_imports import spare_scipy
 
 spare_scipy()
 for module in (
-    *("learner.training_loop", "workers.worker", "workers.engines.transformers"),
+    *("learner.training_loop", "workers.worker", "workers.engines.transformers.engine"),
     *("transformers.models.auto.modeling_auto", "transformers.models.auto.tokenization_auto"),
 ):
     import_module(module)

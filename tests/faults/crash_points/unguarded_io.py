@@ -58,7 +58,7 @@ ALLOWED: Mapping[str, str] = {
     "echo_queue/fleet/invitation/machine.py:gpus": "asks the driver which GPUs there are",
     "echo_queue/fleet/invitation/machine.py:store_problems": "connects, and sends nothing",
     "echo_queue/fleet/invitation/machine.py:_greets": "likewise",
-    "workers/engines/transformers.py:TransformersEngine.step": "rows of tensors in memory",
+    "workers/engines/transformers/engine.py:TransformersEngine.step": "rows of tensors in memory",
     "workers/engines/http/checkpoint_files.py:CheckpointFiles": "read at `load weights`; the next one removes it",
     "workers/engines/http/streams.py:Streams": "asks the server, which keeps nothing",
     "workers/engines/vllm/setup.py:_configuration": "a configuration in memory",

@@ -19,7 +19,7 @@ from learner.model.loading import prepare as for_scorer
 from learner.model.policy import Policy
 from learner.model.sharding import local
 from learner.publication.snapshot import take_share
-from learner.ranks.join import leave
+from learner.ranks.rendezvous import leave
 from learner.update import learn
 from tests.learner.model.test_attention import CASES
 from tests.learner.states import restore, state_of

@@ -28,7 +28,7 @@ from tests.learner.synthetic import group
 from tests.workers.publications import Publications
 from tests.workers.small import save_model
 from workers.engines import Sampling
-from workers.engines.transformers import TransformersEngine
+from workers.engines.transformers.engine import TransformersEngine
 from workers.weights.lora import LoraStage, OtherBase
 from workers.weights.swap import WeightSwap
 

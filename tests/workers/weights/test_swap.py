@@ -15,7 +15,7 @@ from echo_queue.weights import Manifest, TensorInfo
 from tests.workers.publications import Publications, holds
 from tests.workers.worker_harness import tensors_of
 from workers.engines import Sampling
-from workers.engines.transformers import TransformersEngine
+from workers.engines.transformers.engine import TransformersEngine
 from workers.weights.swap import FEW, FailedSwap, WeightSwap, probed
 
 torch.set_num_threads(1)

@@ -15,7 +15,7 @@ from workers.engines.model_folder import misfits, open_model, stop_tokens, too_s
 from workers.engines.protocol import SampleKey, SampleRequest, Sampling, check
 from workers.engines.running_sample import RunningSample
 from workers.engines.vllm.layout import renew, views
-from workers.engines.vllm.metrics import MetricsEndpoint
+from workers.engines.vllm.metrics_endpoint import MetricsEndpoint
 from workers.engines.vllm.setup import Capacity, open_vllm
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ one and without notice.
 import random
 from dataclasses import dataclass
 
-from echo_queue.capacity.fleet import Fleet
+from echo_queue.capacity.fleet_file import Fleet
 from echo_queue.capacity.offers import generation, lengths_of
 from echo_queue.capacity.outcome import Outcome, Simulated
 from echo_queue.capacity.planning import Setting as Planned

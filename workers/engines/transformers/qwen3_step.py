@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from workers.engines.kv_cache import KVCache
+from workers.engines.transformers.kv_cache import KVCache
 
 
 def applies(model: PreTrainedModel) -> bool:

@@ -21,13 +21,14 @@ from echo_queue.errors import ConfigError, Problem
 from echo_queue.records import PartialSample, Tokens, Version
 from echo_queue.weights.manifest import TensorInfo
 from echo_queue.weights.tensors import matches
-from workers.engines import attention, model_folder
+from workers.engines import model_folder
 from workers.engines.draw import draw
-from workers.engines.kv_cache import KeysValues, KVCache
 from workers.engines.protocol import SampleKey, SampleRequest, Sampling, check
-from workers.engines.qwen3_step import Qwen3Step
-from workers.engines.qwen3_step import applies as qwen3_applies
-from workers.engines.rows import BatchRows, sequence
+from workers.engines.transformers import attention
+from workers.engines.transformers.kv_cache import KeysValues, KVCache
+from workers.engines.transformers.qwen3_step import Qwen3Step
+from workers.engines.transformers.qwen3_step import applies as qwen3_applies
+from workers.engines.transformers.rows import BatchRows, sequence
 
 PREFILL_TOKENS = 8192
 """The most tokens read in one forward pass, padding included, unless a single sequence is longer."""

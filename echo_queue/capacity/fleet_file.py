@@ -134,7 +134,7 @@ class Pool(Engine):
 Command = tuple[Text, ...]
 
 
-class Controller(Table):
+class ControllerSettings(Table):
     """The limits and the driver of `echo-queue fleet`. The plan does not read them (docs/fleet.md)."""
 
     driver: Literal["local", "command", "kubernetes", "aws"] = "local"
@@ -191,4 +191,4 @@ class Fleet(Table):
     prices: Prices = Prices()
     budget: Budget = Budget()
     centralised: Centralised | None = None
-    controller: Controller = Controller()
+    controller: ControllerSettings = ControllerSettings()

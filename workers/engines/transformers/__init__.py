@@ -1,0 +1,1 @@
+"""The engine that generates with transformers, in the worker's process."""
