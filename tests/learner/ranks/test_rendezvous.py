@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.distributed import HashStore
 
-from learner.ranks import join
+from learner.ranks import rendezvous
 from learner.ranks.place import Place
 
 QUICK = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "1000"}
@@ -23,6 +23,6 @@ def test_no_dump_holds_up_the_end_of_a_rank_that_waits(monkeypatch: pytest.Monke
         seen.append({name: os.environ[name] for name in QUICK})
 
     monkeypatch.setattr(os, "environ", dict(given))
-    monkeypatch.setattr(join.distributed, "init_process_group", connect)
-    join._connect(Place(1, 2, 1), HashStore(), torch.device("cuda", 1), timedelta(seconds=1))  # type: ignore[arg-type]
+    monkeypatch.setattr(rendezvous.distributed, "init_process_group", connect)
+    rendezvous._connect(Place(1, 2, 1), HashStore(), torch.device("cuda", 1), timedelta(seconds=1))  # type: ignore[arg-type]
     assert seen == [QUICK | given]
