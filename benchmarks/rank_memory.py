@@ -75,7 +75,7 @@ class Undivided:
     layers: int
     """Weights and gradients of two layers, and weights and two gradients of embeddings and head, whole"""
     activations: int
-    """What autograd keeps of a rank's micro-batch, by `echo_queue.capacity.estimate`"""
+    """The bytes that autograd keeps of a rank's micro-batch, as `echo_queue.capacity.estimate` reckons them."""
     published: int
     """The whole weights that rank 0 publishes"""
 

@@ -95,7 +95,7 @@ class RealQueue:
         self._operator.reclaim()  # the queue's clock begins with its first sweep
         self._lineage = self._learner.resume(rules, begin).lineage
         self._held: dict[str, dict[str, int]] = defaultdict(dict)
-        """Returns for each machine the version of the oldest token of each task that it holds."""
+        """The version of the oldest token of each task, by the machine that holds it."""
         self._kept: dict[str, tuple[float, PartialSample]] = {}
         """How much is done of each partial rollout that was stored, and the rollout."""
 
