@@ -124,15 +124,15 @@ class GroupCompleter(threading.Thread):
         return None if None in batch else [one for one in batch if one is not None]
 
     def _complete(self, batch: Sequence[EndedSample]) -> None:
-        scored: list[ScoredGroup] = []
+        scored: dict[str, ScoredGroup] = {}  # by task: the newest, begun from scratch or under a newer lease
         sent = time.monotonic()
         for one in batch:
             if (group := self._score(one)) is not None:
-                scored.append(ScoredGroup(group, one.assignment))
+                scored[group.task] = ScoredGroup(group, one.assignment)
             if time.monotonic() - sent > SEND_AFTER_S:
-                self._send(scored)
-                scored, sent = [], time.monotonic()
-        self._send(scored)
+                self._send(list(scored.values()))
+                scored, sent = {}, time.monotonic()
+        self._send(list(scored.values()))
         self._done += len(batch)
 
     def _score(self, ended: EndedSample) -> Group | None:

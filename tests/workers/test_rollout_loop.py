@@ -20,7 +20,8 @@ from tests.queue.clients import Clients
 from tests.workers.small import save_model
 from tests.workers.worker_harness import WorkerHarness, assert_generated_by, generating, tensors_of
 from workers import engines
-from workers.assignment import seed_of
+from workers.assignment import Assignment, seed_of
+from workers.completer import GroupCompleter
 from workers.engines import Engine
 from workers.held_leases import HeldLeases
 from workers.leaser import weights_needed
@@ -462,6 +463,40 @@ def test_a_mode_says_when_new_weights_are_taken(harness: Begin, tmp_path: Path, 
         assert versions == {(0,), (1,)}, "what ran ended with the weights it began with"
         for group in groups:
             assert_generated_by((old, new)[group.oldest], group, temperature=0.8)
+
+
+class HeldUpCompleter:
+    """Lets a worker's completer begin only once `samples` samples are in its inbox, as after an outage of the queue."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, samples: int) -> None:
+        self.submitted = 0
+        begin, submit = GroupCompleter.start, GroupCompleter.submit
+
+        def counted(completer: GroupCompleter, assignment: Assignment, number: int) -> None:
+            submit(completer, assignment, number)
+            self.submitted += 1
+            if self.submitted == samples:
+                begin(completer)
+
+        monkeypatch.setattr(GroupCompleter, "start", lambda completer: None)
+        monkeypatch.setattr(GroupCompleter, "submit", counted)
+
+
+@pytest.mark.slow
+def test_a_group_that_began_from_scratch_before_its_first_samples_were_scored_is_completed_once(
+    harness: Begin, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    game = {"kind": "interactive", "function": "tests.workers.guessing:Forgetful", "max_turns": 1}
+    run = harness(environment=game, rollout={"mode": "in-flight", "concurrent_groups": 1})
+    completer = HeldUpCompleter(monkeypatch, samples=6)
+    run.begin(QUESTIONS[:2], tensors_of(folder))
+    run.worker("w1")
+    run.until(lambda: completer.submitted == 3, "the group's first samples")
+    run.learner_begins()
+    run.publish(0, tensors_of(folder))
+    assert {(group.task, group.lineage) for group in run.drain(2)} == {("p/0/0", run.lineage), ("p/0/1", run.lineage)}
+    assert run.status().counts["completed"] == 2
+    assert run.queue.audit().ok
 
 
 # Decisions ------------------------------------------------------------------------------------------------------------
