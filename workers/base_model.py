@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from echo_queue.config import Config
-from echo_queue.connections.hub import BASE_FOLDER, base_folder
+from echo_queue.connections.hub import BASE_FOLDER, base_folder, reachable
 from echo_queue.connections.storage.object_store import MissingObject, ObjectStore
 from echo_queue.errors import Problem
 from workers.polling import poll
@@ -30,7 +30,7 @@ def find(config: Config, store: ObjectStore, shutdown: threading.Event) -> str:
     named, made_here = Path(config.base_model), config.model.base == "init"
     folder = named if made_here else config.run.dir / COPY
     for here in (named, folder):
-        if here.is_dir():
+        if reachable(here / "config.json") and here.is_dir():
             return str(here)
 
     deadline_s = config.queue.stall_deadline_s

@@ -15,6 +15,7 @@ from echo_queue.capacity.estimate.model_config import find
 from echo_queue.config import Config
 from echo_queue.config.checks import NAMED
 from echo_queue.config.function_text import definition
+from echo_queue.connections.hub import reachable
 from echo_queue.errors import EchoQueueError, Problem, UnfitPromptError
 from echo_queue.fleet.invitation import machine
 from echo_queue.launch.file_lock import is_locked
@@ -114,6 +115,10 @@ def _model(config: Config, role: For) -> Iterator[Problem]:
     """
     model, base = config.model, config.model.base
     folder = Path(base).expanduser()
+    if not reachable(folder / "config.json"):
+        what = f"this user may not enter {base}, or a folder above it"
+        yield Problem("model.base", what, "let the user of this role read and enter them (chmod)")
+        return
     if model.revision != "main" and (base == "init" or folder.is_dir()):
         yield Problem("model.revision", f"is set, but {base} is no hub model", "remove it, or name a hub model")
     if base == "init":

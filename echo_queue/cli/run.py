@@ -219,6 +219,9 @@ class Pipeline:
                 return self.roles.done("submit") or name in queue.digests()
 
             self._wait(screen, declared, self.deadline_s, f"the declaration of set {name}")
+            run, learner = self.config.run, queue.figures().learner
+            goes_on = f"run {run.name} goes on from version {learner.number} with the prompts of set {name}"
+            screen.tell(f"{goes_on}; a run of its own needs another run.name and run.dir")
 
     def _start_submission(self) -> None:
         if not self._submits:

@@ -49,8 +49,10 @@ def show(config: Config, task: str | None, *, as_json: bool) -> None:
     """Prints the samples. Raises `PromptError` if none is kept, `ServiceError` if a service is needed and away."""
     found, words = _answered(config, task)
     if found is None:
-        what = f"no samples of {task} are kept" if task else "no group has been made yet"
-        fix = f"the learner keeps the last {counted(config.telemetry.keep_groups, 'group')}: telemetry.keep_groups"
+        what, fix = "no group has been made yet", "`echo-queue status` says what the run waits for"
+        if task:
+            what = f"no samples of {task} are kept"
+            fix = f"the learner keeps the last {counted(config.telemetry.keep_groups, 'group')}: telemetry.keep_groups"
         raise PromptError(Problem("show", what, fix))
     prompt = None if found.prompt is None else words(found.prompt)
     samples = [transcript(sample, words) for sample in found.samples]

@@ -25,6 +25,9 @@ def submit_set(config: Config, source: str | None, name: str | None, *, within_r
 
     def report(progress: Progress) -> None:
         nonlocal said
+        if progress.waits:
+            console.print(f"{progress.set}: {progress.waits} (it is waited for, {config.submission.deadline_s:,.0f} s)")
+            return
         if time.monotonic() - said >= LINE_EVERY_S:
             said = time.monotonic()
             failed = f", {counted(progress.failed_chunks, 'chunk')} failed" if progress.failed_chunks else ""

@@ -31,3 +31,12 @@ def base_folder(config: Config) -> str:
         said = " ".join(str(error).split())
         what = f"there is no folder {name} (looked in {Path.cwd()}), and the hub gave no {name} at revision {revision}"
         raise OSError(f"{what}: {said}") from None
+
+
+def reachable(path: Path) -> bool:
+    """Returns whether this user may look at `path`: False only if the rights of a folder above it forbid that."""
+    try:
+        path.exists()
+    except PermissionError:
+        return False
+    return True

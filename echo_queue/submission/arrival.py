@@ -18,6 +18,8 @@ from echo_queue.submission.progress import Progress, Report
 from echo_queue.submission.sources.rows import REPORTED_ROWS
 
 POLL_S = 0.2
+QUIET_S = 3.0
+"""When nothing has arrived for so long, it is reported once what the submission waits for."""
 
 
 def arrive(config: Config, queue: SubmitterQueue, app: Celery, name: str, report: Report) -> None:
@@ -29,18 +31,25 @@ def arrive(config: Config, queue: SubmitterQueue, app: Celery, name: str, report
     reconciler = Reconciler(queue, app)
     before: SubmissionCounts | None = None
     moved = reconciled = time.monotonic()
+    told = False
     while True:
         arrival = queue.submission_counts(name)
         now = time.monotonic()
         if arrival is None:
             raise PromptError(Problem(f"set {name}", "is gone from Redis", "submit it again"))
         if arrival != before:
-            before, moved = arrival, now
+            before, moved, told = arrival, now, False
             report(Progress(name, arrival.prompts, arrival.count, arrival.failed))
         if arrival.settled:
             break
         if now - moved > config.submission.deadline_s:
-            raise _nothing_arrives(config, app, name, arrival)
+            fix = "start `celery -A echo_queue.submission worker`, or read its log; chunks that have arrived stay"
+            raise DeadlineError(Problem(f"set {name}", _missing(app, arrival, config.submission.deadline_s), fix))
+        if now - moved > QUIET_S and not told:
+            with suppress(ServiceError):
+                waits = _missing(app, arrival, now - moved)
+                report(Progress(name, arrival.prompts, arrival.count, arrival.failed, waits))
+                told = True
         if now - reconciled > config.submission.reconcile_s:
             # The broker may be away for now; if Redis itself is, the next `submission_counts` ends this wait.
             with suppress(ServiceError):
@@ -51,15 +60,12 @@ def arrive(config: Config, queue: SubmitterQueue, app: Celery, name: str, report
         raise PromptError(*_refused(queue, name))
 
 
-def _nothing_arrives(config: Config, app: Celery, name: str, arrival: SubmissionCounts) -> DeadlineError:
+def _missing(app: Celery, arrival: SubmissionCounts, still_s: float) -> str:
+    """Returns which chunks are missing, none of which has arrived in the last `still_s` seconds."""
     missing = arrival.chunks - arrival.arrived - arrival.failed
-    waiting = counted(messages_waiting(app), "message", "waits", "wait")
-    what = (
-        f"{missing} of {counted(arrival.chunks, 'chunk')} {agreeing(missing, 'has', 'have')} not arrived, none in the "
-        f"last {config.submission.deadline_s:.0f} s; {waiting} for a Celery worker"
-    )
-    fix = "start `celery -A echo_queue.submission worker`, or read its log; chunks that have arrived stay"
-    return DeadlineError(Problem(f"set {name}", what, fix))
+    have, waiting = agreeing(missing, "has", "have"), counted(messages_waiting(app), "message", "waits", "wait")
+    chunks = f"{missing} of {counted(arrival.chunks, 'chunk')} {have} not arrived, none in the last {still_s:.0f} s"
+    return f"{chunks}; {waiting} for a Celery worker"
 
 
 def _refused(queue: SubmitterQueue, name: str) -> Iterator[Problem]:

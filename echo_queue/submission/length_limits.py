@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from echo_queue.connections.hub import reachable
 from echo_queue.errors import Problem, ServiceError, UnfitPromptError
 from echo_queue.queue.types import Chunk
 from echo_queue.records import PromptRow
@@ -55,7 +56,7 @@ def limits_of(model: Path, tokens: int) -> PromptLimits | None:
     from tokenizers import Tokenizer
 
     path = model / "tokenizer.json"
-    if not path.is_file():
+    if not (reachable(path) and path.is_file()):
         return None
     try:
         text = path.read_text(encoding="utf-8")

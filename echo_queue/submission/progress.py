@@ -22,12 +22,16 @@ class Submitted:
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a submission: `scanned` prompts are read and checked, `arrived` of them are in the backlog."""
+    """The progress of a submission: `scanned` prompts are read and checked, `arrived` of them are in the backlog.
+
+    `waits`: what it waits for, once nothing has arrived for some seconds.
+    """
 
     set: str
     scanned: int
     arrived: int = 0
     failed_chunks: int = 0
+    waits: str = ""
 
 
 Report = Callable[[Progress], None]

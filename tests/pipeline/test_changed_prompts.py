@@ -79,8 +79,10 @@ def test_a_source_that_has_changed_is_told_of_and_both_ways_out_work(
     further, anew = re.findall(r"`(ECHO_QUEUE\S+=.*? echo-queue run \S+)`", said)
 
     write(tmp_path, "more.jsonl", FURTHER)
+    before = run.updates()[-1].version
     follow(run, further, FILE="more.jsonl")
     assert run.ends() == 0, run.told()
+    assert f"goes on from version {before} with the prompts of set own-2; a run of its own needs another" in told(run)
     ids = [task for update in run.updates() for task in update.trained_ids]
     assert sorted(ids) == sorted(
         [f"own/0/{index}" for index in range(len(MENDED))] + [f"own-2/0/{index}" for index in range(len(FURTHER))]

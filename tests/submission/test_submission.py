@@ -13,7 +13,7 @@ from echo_queue.errors import ConfigError, DeadlineError, PromptError
 from echo_queue.queue import Monitor
 from echo_queue.records import PromptRow, Version
 from echo_queue.services.redis_server import RedisServer
-from echo_queue.submission import submit
+from echo_queue.submission import Progress, arrival, submit
 from echo_queue.submission.celery.app import build
 from echo_queue.submission.declaration import choose, declare_and_send
 from echo_queue.submission.expand import expand
@@ -318,12 +318,20 @@ def test_a_file_that_only_the_submitter_can_read_is_refused_by_name_and_machine(
     assert len(error.value.problems) == 1, "both chunks failed for one reason"
 
 
-def test_waiting_for_celery_workers_that_are_not_there_has_a_deadline(
-    harness: SubmissionHarness, tmp_path: Path
+def test_waiting_for_celery_workers_that_are_not_there_is_told_and_has_a_deadline(
+    harness: SubmissionHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(arrival, "QUIET_S", 0.2)
+    seen = list[Progress]()
     told = r"2 of 2 chunks have not arrived, none in the last 1 s; 2 messages wait for a Celery worker"
     with pytest.raises(DeadlineError, match=told):
-        submit(harness.config(submission__deadline_s=1), write(tmp_path / "prompts.jsonl", ROWS[:150]))
+        submit(
+            harness.config(submission__deadline_s=1),
+            write(tmp_path / "prompts.jsonl", ROWS[:150]),
+            progress=seen.append,
+        )
+    (waits,) = [progress.waits for progress in seen if progress.waits]
+    assert waits.endswith("2 messages wait for a Celery worker"), "told once, before the deadline"
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import pytest
 
 from echo_queue.config import Config
 from echo_queue.connections.storage.object_store import MissingObject
+from tests.forbidden import forbidden
 from workers import base_model
 
 
@@ -26,6 +27,24 @@ class Store:
         if self.looks >= 0:
             raise MissingObject(prefix)
         folder.mkdir(parents=True)
+
+
+class AskedStore(Store):
+    """An object store that has the folder, and says so by an error."""
+
+    def download_folder(self, prefix: str, folder: Path) -> None:
+        raise FileExistsError(prefix)
+
+
+def test_a_folder_that_this_user_may_not_enter_comes_from_the_store(
+    configure: Callable[..., Config], tmp_path: Path
+) -> None:
+    base = tmp_path / "another" / "base"
+    base.mkdir(parents=True)
+    config = configure(model={"base": str(base)})
+    assert base_model.find(config, AskedStore(0), threading.Event()) == str(base)  # type: ignore[arg-type]
+    with forbidden(base.parent), pytest.raises(FileExistsError):
+        base_model.find(config, AskedStore(0), threading.Event())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("base", "asked"), [("models/mine", 3), ("init", 0)])

@@ -13,6 +13,7 @@ import orjson
 
 from echo_queue.capacity.estimate.model_shape import ModelShape, shape_of
 from echo_queue.config import Config, Model, ModelInit
+from echo_queue.connections.hub import reachable
 from echo_queue.errors import ConfigError, Problem
 
 FILE = "config.json"
@@ -45,15 +46,18 @@ def document(config: Config, environ: Mapping[str, str] = os.environ) -> dict[st
 
 
 def find(config: Config, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Returns the config.json of a folder or of a hub model that was downloaded before; None if there is none here."""
-    return next((path for path in _candidates(config.model, environ) if path.is_file()), None)
+    """Returns the config.json of a folder or of a hub model that was downloaded before.
+
+    Returns None if there is none here that this user can reach.
+    """
+    return next((path for path in _candidates(config.model, environ) if reachable(path) and path.is_file()), None)
 
 
 def _candidates(model: Model, environ: Mapping[str, str]) -> Iterator[Path]:
     yield Path(model.base) / FILE
     cached = _hub_cache(environ) / f"models--{model.base.replace('/', '--')}"
     named = cached / "refs" / model.revision
-    commit = named.read_text(encoding="utf-8").strip() if named.is_file() else model.revision
+    commit = named.read_text(encoding="utf-8").strip() if reachable(named) and named.is_file() else model.revision
     yield cached / "snapshots" / commit / FILE
 
 
