@@ -176,6 +176,11 @@ class ControllerSettings(Table):
     """Time in which a dismissed machine may finish its groups."""
     leave_s: Annotated[float, Field(gt=0)] = 60.0
     """Time in which it must then leave; after it the machine is ended."""
+    stall_s: Annotated[float, Field(gt=0)] = 900.0
+    """A learner that is not heard for longer needs no machine, and all are dismissed. One that is heard and makes no
+    progress is given four times as long, and three updates at least."""
+    redis_away_s: Annotated[float, Field(gt=0)] = 3600.0
+    """Where Redis has not answered for longer, the controller that led last ends the machines that it knows of."""
 
 
 class Fleet(Table):

@@ -205,7 +205,8 @@ def fleet(
 ) -> None:
     """Rent and dismiss machines so that the learner of CONFIG is busy at the least price. FLEET has pools and caps.
 
-    Without FLEET: who leads the fleet, and how many machines of each pool it wants.
+    Without FLEET: who leads the fleet, how many machines of each pool it wants, and why. With --json and FLEET, each
+    decision is a line of JSON, with all that it rests on.
     """
     from echo_queue.cli import fleet as commands
 
@@ -214,7 +215,7 @@ def fleet(
     elif file is None:
         commands.show(config, as_json=as_json)
     else:
-        commands.control(config, file, act=act)
+        commands.control(config, file, act=act, as_json=as_json)
 
 
 @app.command(rich_help_panel=PREPARE)

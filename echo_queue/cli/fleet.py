@@ -1,6 +1,5 @@
 """`echo-queue fleet`: the controller of a run's fleet, and the word that pauses it."""
 
-import json
 import logging
 import sys
 import threading
@@ -17,11 +16,14 @@ from echo_queue.launch.signals import set_on_signals
 from echo_queue.queue import Caller, FleetQueue, Monitor
 
 
-def control(config: Path, fleet: Path, *, act: bool) -> None:
-    """Runs the controller until SIGTERM, Ctrl-C, or the end of the run and its machines. Raises `ConfigError`."""
+def control(config: Path, fleet: Path, *, act: bool, as_json: bool) -> None:
+    """Runs the controller until SIGTERM, Ctrl-C, or the end of the run and its machines. Raises `ConfigError`.
+
+    `as_json`: each decision is a line of JSON.
+    """
     settings, offers = load(config), with_prices(load_fleet(fleet, date.today()))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S")
-    controller = opened(settings, config, offers, act=act)
+    controller = opened(settings, config, offers, act=act, as_json=as_json)
     if not act:
         print("without --act nothing is ordered: what follows is what would be", file=sys.stderr)
     stop = threading.Event()
@@ -45,4 +47,7 @@ def show(config: Path, *, as_json: bool) -> None:
         f"{found.leader} leads for {found.leads_ms / 1000:.0f} s more" if found.leads_ms else "nobody leads the fleet"
     )
     print(f"{leads}{'; it is paused' if found.paused else ''}")
-    print(f"wanted: {json.dumps(dict(found.wanted))}")
+    wanted = ", ".join(f"{count} {pool}" for pool, count in found.wanted.items() if count)
+    print(f"wanted: {wanted or 'no machine'}")
+    if found.why:
+        print(f"why: {found.why}")

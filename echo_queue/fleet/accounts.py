@@ -12,6 +12,9 @@ from echo_queue.fleet.state import Dismissal, Launch, Limits, Memory, Offer, Set
 LAUNCH_FACTOR, LAUNCH_MORE_S = 2.0, 120.0
 """A launch has failed after twice the time that a machine takes to serve, or two minutes more if that is longer."""
 HOUR_S = 3_600.0
+LOOK_S, LOOKS = 60.0, 3.0
+"""The longest time between two decisions that counts as time in which the learner was seen to be silent or to stand
+still, in seconds and in usual times between decisions: while nobody could look, nothing is known."""
 NO_SETBACK = Setback(0, 0.0)
 
 
@@ -45,13 +48,17 @@ class Inventory:
 def brought_up(state: State, offers: Mapping[str, Offer], limits: Limits, now_s: float) -> Memory:
     """Returns the memory with what has happened since the last decision."""
     memory, listed, heard = state.memory, _listed(state, offers), _heard(state, limits)
-    launches, failed = _launches(state, offers, now_s)
+    launches, failed, gone = _launches(state, offers, now_s)
     setbacks = dict(memory.setbacks)
     for name, launch in memory.launches.items():
         if name in heard and now_s >= setbacks.get(launch.pool, NO_SETBACK).until_s:
             setbacks.pop(launch.pool, None)
     for pool in sorted({launch.pool for launch in failed.values()}):
         setbacks[pool] = _setback(setbacks.get(pool), limits, now_s)
+    for pool in sorted({launch.pool for launch in gone.values()} - {launch.pool for launch in failed.values()}):
+        before = setbacks.get(pool)
+        setbacks[pool] = _setback(before, limits, now_s) if before else Setback(1, now_s)
+    failed |= gone
     ends = {name: Dismissal(Stage.end, now_s) for name in failed if name not in state.refused}
     quiet = {
         name: memory.quiet.get(name, now_s) for name in listed if name not in launches and name not in heard | set(ends)
@@ -60,6 +67,7 @@ def brought_up(state: State, offers: Mapping[str, Offer], limits: Limits, now_s:
     dismissals = dict(_dismissals(state, listed, limits, now_s))
     serving = tuple(sorted(name for name in listed if name in heard and name not in dismissals))
     elapsed_s = now_s - (memory.counted_s if memory.counted_s is not None else now_s)
+    silent_s, still_s = _standstill(state, min(elapsed_s, max(LOOK_S, LOOKS * limits.decision_s)))
     asked = {name: launch.pool for name, launch in memory.launches.items() if launch.pool in offers}
     rate = sum(offers[pool].usd_per_hour for pool in {**asked, **listed}.values())
     return replace(
@@ -73,6 +81,9 @@ def brought_up(state: State, offers: Mapping[str, Offer], limits: Limits, now_s:
         steady_s=memory.steady_s if (serving, state.starved) == (memory.serving, memory.starved) else now_s,
         spent_usd=memory.spent_usd + rate * elapsed_s / HOUR_S,
         counted_s=now_s,
+        silent_s=silent_s,
+        still_s=still_s,
+        figures=_highest(memory.figures, state.learner.figures),
     )
 
 
@@ -106,18 +117,42 @@ def _heard(state: State, limits: Limits) -> set[str]:
     return {worker.machine for worker in state.workers if worker.serves and worker.silent_s <= limits.silent_s}
 
 
-def _launches(state: State, offers: Mapping[str, Offer], now_s: float) -> tuple[dict[str, Launch], dict[str, Launch]]:
-    """Returns the launches that are still under way, and those that have failed."""
+def _standstill(state: State, looked_s: float) -> tuple[float, float]:
+    """Returns for how long the learner has not been heard, and has made no progress.
+
+    One that begins again and again from the same checkpoint makes none, although it is heard in between. One that lacks
+    groups stands still for want of workers.
+    """
+    memory, learner = state.memory, state.learner
+    rises = _highest(memory.figures, learner.figures) != memory.figures
+    gets_on = learner.heard and (rises or learner.lacks_groups)
+    return 0.0 if learner.heard else memory.silent_s + looked_s, 0.0 if gets_on else memory.still_s + looked_s
+
+
+def _highest(before: tuple[int, ...], now: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(map(max, before, now)) if before else now
+
+
+def _launches(
+    state: State, offers: Mapping[str, Offer], now_s: float
+) -> tuple[dict[str, Launch], dict[str, Launch], dict[str, Launch]]:
+    """Returns the launches that are still under way, those that have failed, and those whose machines are gone."""
     under_way: dict[str, Launch] = {}
     failed: dict[str, Launch] = {}
+    gone: dict[str, Launch] = {}
+    listed = {machine.name for machine in state.machines}
     heard = {worker.machine for worker in state.workers if worker.serves}
     for name, launch in state.memory.launches.items():
         if name in heard or launch.pool not in offers:
             continue
         boot_s = offers[launch.pool].boot_s
-        overdue = now_s - launch.asked_s > max(LAUNCH_FACTOR * boot_s, boot_s + LAUNCH_MORE_S)
-        (failed if overdue or name in state.refused else under_way)[name] = launch
-    return under_way, failed
+        if now_s - launch.asked_s > max(LAUNCH_FACTOR * boot_s, boot_s + LAUNCH_MORE_S) or name in state.refused:
+            failed[name] = launch
+        elif launch.listed and name not in listed:
+            gone[name] = launch
+        else:
+            under_way[name] = replace(launch, listed=launch.listed or name in listed)
+    return under_way, failed, gone
 
 
 def _setback(before: Setback | None, limits: Limits, now_s: float) -> Setback:

@@ -2,7 +2,8 @@
 
 - Of several controllers one leads. What it is about to do is in Redis before it does it, fenced by its term, so a
   controller that was deposed does nothing, and a successor repeats what was under way by the same names.
-- If Redis, the driver or the learner does not answer, nothing is ordered: the fleet stays as it is.
+- If Redis or the driver does not answer, nothing is ordered, and the fleet stays as it is. If Redis has not answered
+  for `redis_away_s`, the one that led last ends the machines that it knows of.
 - Every decision is logged with what it rests on.
 """
 
@@ -11,13 +12,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-
-import orjson
+from dataclasses import dataclass, replace
 
 from echo_queue.capacity.fleet_file import Fleet
 from echo_queue.errors import DeadlineError, EchoQueueError, FencedError, ServiceError
-from echo_queue.fleet import observation
+from echo_queue.fleet import observation, words
 from echo_queue.fleet.decision import decide
 from echo_queue.fleet.demand import RECENT, Demand, demand, pace_of
 from echo_queue.fleet.drivers.protocol import Driver, DriverError
@@ -47,7 +46,8 @@ class Turn:
 class Controller:
     """Call `turn` every `fleet.controller.every_s`. Without `act` it neither leads nor orders, and says what it would.
 
-    `now` returns seconds of a clock that does not go back, by which the lead is counted.
+    `now` returns seconds of a clock that does not go back, by which the lead is counted. `as_json`: each decision is
+    logged as JSON.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class Controller:
         driver: Driver,
         *,
         act: bool,
+        as_json: bool = False,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._fleet = fleet
@@ -65,7 +66,10 @@ class Controller:
         self._monitor = monitor
         self._driver = driver
         self._act = act
+        self._as_json = as_json
         self._now = now
+        self._answered_s = now()
+        self._known: frozenset[str] = frozenset()
         self._limits = limits_of(fleet)
         self._term = 0
         self._memory = Memory()
@@ -92,16 +96,34 @@ class Controller:
         except FencedError as error:
             log.warning("%s", error)
             self._term = 0
-        except (ServiceError, DeadlineError, DriverError) as error:
+        except DriverError as error:
+            self._answered_s = self._now()
             log.warning("nothing is ordered, and the fleet stays as it is: %s", error)
+        except (ServiceError, DeadlineError) as error:
+            away_s = self._now() - self._answered_s
+            if self._known and away_s >= self._fleet.controller.redis_away_s:
+                self._end_unseen(away_s, error)
+            else:
+                log.warning("nothing is ordered, and the fleet stays as it is: %s", error)
         return None
+
+    def _end_unseen(self, away_s: float, error: EchoQueueError) -> None:
+        """Ends the machines that this controller knew when it led last. What another has started since goes on."""
+        count = len(self._known)
+        log.warning("ends its %d machines, for Redis has not answered for %.0f min: %s", count, away_s / 60, error)
+        try:
+            self._driver.end(sorted(self._known))
+        except DriverError as refused:
+            log.warning("they could not be ended, which is tried again: %s", refused)
 
     def _turn(self) -> Turn | None:
         began_s = self._now()
         status = self._queue.status()
+        self._answered_s = self._now()
         if self._act:
             term = self._queue.lead(self._term_s)
             if not self._leads(term):
+                self._known = frozenset()
                 return None
             paused, now_s = term.paused, term.now_s
         else:
@@ -112,6 +134,8 @@ class Controller:
         if self._act:
             self._queue.plan(encoded(turn.decision.memory), turn.decision.wanted)
             self._memory = turn.decision.memory
+            ours = {machine.name for machine in machines if machine.pool in self._fleet.pools}
+            self._known = frozenset(ours | self._memory.launches.keys())
             if self._now() - began_s < self._term_s / 2:
                 self._carry_out(turn, status)
             else:
@@ -141,9 +165,8 @@ class Controller:
         pace = pace_of(self._recent_updates(), self._fleet.learner.t_train_s.value, now_s)
         here = Counter(machine.pool for machine in machines)
         wanted = demand(self._fleet, status.rules, pace, self._driver.offers(), here)
-        hold = observation.hold(status, paused=paused)
-        if not hold and wanted.utilisation == 0:
-            hold = "no set of these pools keeps the learner busy at all"
+        learner = observation.learner_of(status, pace.t_train_s)
+        hold = "" if learner.heard else "no learner is heard, so nobody knows what is needed"
         state = State(
             machines=tuple(machines),
             workers=tuple(observation.workers_of(status, machines)),
@@ -152,8 +175,10 @@ class Controller:
             starved=pace.waits > STARVED_SHARE and observation.all_busy(status),
             memory=self._memory,
             refused=self._refused,
-            hold=hold,
+            hold=hold or wanted.impossible,
+            paused=paused,
             over=status.finished,
+            learner=learner,
         )
         return Turn(decide(state, wanted.offers, self._limits, now_s), wanted, state)
 
@@ -199,24 +224,7 @@ class Controller:
             log.info("could not resign; the lead ends by itself: %s", error)
 
     def _say(self, turn: Turn) -> None:
-        decision, state, wanted = turn.decision, turn.state, turn.demand
-        here = Counter(machine.pool for machine in state.machines)
-        said = {
-            "why": decision.why,
-            "orders": [{"order": type(order).__name__.lower(), **asdict(order)} for order in decision.orders],
-            "wanted": decision.wanted,
-            "machines": here,
-            "needed": round(wanted.needed, 4),
-            "utilisation": wanted.utilisation,
-            "made": state.made and round(state.made, 4),
-            "starved": state.starved,
-            "offers": {one.pool: [one.usd_per_hour, round(one.supply, 4), one.limit] for one in wanted.offers},
-            "prices": wanted.prices,
-            "trust": round(decision.memory.trust, 3),
-            "pace": {pool: round(pace, 3) for pool, pace in decision.memory.pace.items()},
-            "spent_usd": round(decision.memory.spent_usd, 2),
-        }
-        log.info("%s %s", "decided" if self._act else "would", orjson.dumps(said).decode())
+        log.info("%s", (words.document if self._as_json else words.line)(turn, acts=self._act))
 
 
 def limits_of(fleet: Fleet) -> Limits:
@@ -234,6 +242,7 @@ def limits_of(fleet: Fleet) -> Limits:
         rest_s=rules.rest_s,
         leave_s=rules.leave_s,
         decision_s=rules.every_s,
+        stall_s=rules.stall_s,
     )
 
 

@@ -3,7 +3,9 @@
 - Too little supply is mended at once, by the cheapest machines; launches count until their deadline.
 - A cheaper fleet must have been possible for a while and save a real share before anything is dismissed for it, and no
   machine is dismissed before the others serve enough without it.
-- No order leads beyond a cap, with what is leaving counted. A price that rises beyond the cap dismisses at once.
+- No order leads beyond a cap, with what is leaving counted. A price that rises beyond the cap dismisses at once, and a
+  budget that is spent dismisses everything, whatever else is known or not.
+- A finished run needs no machine, and neither does a learner that has been silent, or has stood still, for too long.
 - Who is silent is replaced and not ended; where most are silent at once, nothing is ordered.
 """
 
@@ -32,6 +34,10 @@ from echo_queue.fleet.state import (
 
 TOLERANCE = 0.005
 """Share of the supply needed that may be missing, so that the last digit of a measurement rents nothing."""
+STILL = 4.0
+"""A learner that is heard and makes no progress is waited for so many times as long as one that is silent."""
+SLOW = 3.0
+"""It is waited for so many updates at least."""
 SILENCE = "most machines fell silent at once, so what lies between is taken to be broken"
 NOTHING: Mapping[str, int] = {}
 
@@ -59,19 +65,50 @@ class _Turn:
         self._committed = sum(self._credit(name) for name in counted)
 
     def decision(self) -> Decision:
-        hold = self._state.hold or (SILENCE if unreachable(self._state, self._found, self._limits) else "")
-        if hold:
-            return self._hold(hold)
-        if ended := "the run is finished" if self._state.over else self._budget_ended():
+        return self._within_caps() or self._not_needed() or self._unknown() or self._planned()
+
+    def _within_caps(self) -> Decision | None:
+        """Caps hold whatever is known of the learner, and whoever has paused the fleet."""
+        if ended := self._budget_ended():
             return self._ordered([], self._dismissed(self._staying(), Stage.leave), NOTHING, ended)
-        best = self._choose(NOTHING)
         if self._excess_usd > 0:
+            best = self._choose(NOTHING)
             shed = self._shed(best)
             return self._ordered([], self._dismissed(shed, Stage.leave), best, "the machines cost more than the cap")
+        return None
+
+    def _not_needed(self) -> Decision | None:
+        if self._state.paused:
+            return self._hold("it is paused")
+        if self._state.over:
+            return self._ordered([], self._dismissed(self._staying(), Stage.leave), NOTHING, "the run is finished")
+        if stalled := self._stalled():
+            return self._ordered([], self._dismissed(self._staying(), Stage.rest), NOTHING, stalled)
+        return None
+
+    def _unknown(self) -> Decision | None:
+        """Without knowing what is needed nothing is planned. What is dismissed already goes on to leave."""
+        if unreachable(self._state, self._found, self._limits):
+            return self._hold(SILENCE)
+        if self._state.hold:
+            return self._ordered([], {}, self._counts, self._state.hold)
+        return None
+
+    def _planned(self) -> Decision:
+        best = self._choose(NOTHING)
         if self._committed < self._state.needed * (1 - TOLERANCE):
             self._memory = replace(self._memory, saving_s=None)
             return self._grow(self._more(best))
         return self._calm(best)
+
+    def _stalled(self) -> str:
+        """Returns why the learner needs no machine any more, though its run is not finished; empty if it needs some."""
+        memory, stall_s = self._memory, self._limits.stall_s
+        if memory.silent_s >= stall_s:
+            return f"no learner has been heard for {_time(memory.silent_s)}: nothing needs these machines"
+        if memory.still_s >= max(STILL * stall_s, SLOW * self._state.learner.t_train_s):
+            return f"the learner has made no progress for {_time(memory.still_s)}: nothing needs these machines"
+        return ""
 
     def _grow(self, wanted: Mapping[str, int]) -> Decision:
         """Supply is missing. Where the caps leave no room to start enough, what is not wanted makes some."""
@@ -193,11 +230,11 @@ class _Turn:
         launches |= {start.name: Launch(start.pool, self._now_s) for start in starts}
         dismissals = {**memory.dismissals, **dismissed}
         orders: list[Order] = [_order(name, one.stage) for name, one in sorted(dismissals.items())]
-        memory = replace(memory, launches=launches, dismissals=dismissals)
+        memory = replace(memory, launches=launches, dismissals=dismissals, why=why)
         return Decision((*orders, *starts), memory, dict(wanted), why)
 
     def _hold(self, why: str) -> Decision:
-        return Decision((), self._memory, dict(self._counts), why)
+        return Decision((), replace(self._memory, why=why), dict(self._counts), why)
 
     # Money ------------------------------------------------------------------------------------------------------------
 
@@ -239,6 +276,10 @@ class _Turn:
     def _worth(self, name: str) -> tuple[float, bool, str]:
         """Sorts what gives nothing first, and of equals what has not served yet."""
         return self._credit(name) / self._price(name), self._found.phases[name] is Phase.serving, name
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
 
 
 def _order(name: str, stage: Stage) -> Order:

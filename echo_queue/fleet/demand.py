@@ -37,13 +37,15 @@ class Pace(NamedTuple):
 class Demand:
     """`needed`: groups per second that keep the learner as busy as `utilisation`, and what each pool offers for it.
 
-    `prices`: in words, by pool, where prices of now come from, or why the fleet file's counts.
+    `prices`: in words, by pool, where prices of now come from, or why the fleet file's counts. `impossible`: why no set
+    of machines keeps the learner busy at all; empty if one does.
     """
 
     needed: float
     utilisation: float
     offers: tuple[Offer, ...]
     prices: Mapping[str, str] = field(default_factory=dict)
+    impossible: str = ""
 
 
 def pace_of(updates: Sequence[UpdateMetrics], planned_s: float, now_s: float) -> Pace:
@@ -79,7 +81,8 @@ def demand(fleet: Fleet, rules: RunRules, pace: Pace, quotes: Mapping[str, Quote
     groups_per_s = rules.batch / pace.t_train_s
     aimed = _aimed(setting, planned, kappa)
     if aimed is None:
-        return Demand(0.0, 0.0, tuple(_offer(fleet, one, groups_per_s, usable=False) for one in planned), prices)
+        offers = tuple(_offer(fleet, one, groups_per_s, usable=False) for one in planned)
+        return Demand(0.0, 0.0, offers, prices, _obstacle(planned, setting.goal(kappa, LOWER_GOALS[-1], budget=False)))
     goal, path = aimed.goal, slowest_path(planned, aimed.machines, aimed.goal)
     usable = {one.name for one in eligible(planned, goal) if one.path.away_s <= path.away_s}
     needed = supply_needed(goal.wanted, goal.s, kappa, goal.t_train_s, path) * groups_per_s
@@ -115,6 +118,31 @@ def _aimed(setting: Setting, planned: tuple[PlannedOffer, ...], kappa: int) -> C
         if chosen := cheapest([(planned, goal)]):
             return chosen
     return None
+
+
+def _obstacle(planned: Sequence[PlannedOffer], goal: Goal) -> str:
+    """Returns why no set reaches even this goal, by what stands in the way first: machines, weights, S, or supply."""
+    share, update = f"{goal.wanted:.0%}", f"{goal.t_train_s:.3g} s"
+    none = f"no set of these pools keeps the learner busy for even {share} of its time"
+    there = [one for one in planned if one.limit > 0]
+    if not there:
+        return f"{none}: no pool has a machine to give ({', '.join(one.name for one in planned)})"
+    pools = eligible(there, goal)
+    if not pools:
+        nearest = min(there, key=lambda one: one.broadcast_s)
+        between = f"{goal.kappa * goal.t_train_s:.3g} s"
+        return (
+            f"{none}: new weights take {nearest.broadcast_s:.3g} s to {nearest.name}, the nearest pool, and the next "
+            f"ones are published after {between}; publish more rarely (staleness.kappa), or give pools faster links"
+        )
+    supply = sum(one.supply * one.limit for one in pools)
+    if supply < goal.wanted:
+        machines = sum(one.limit for one in pools)
+        return f"{none}: all {machines} machines that may be had make {supply:.1%} of the groups that it trains"
+    return (
+        f"{none}: weights and groups are under way for {pools[0].path.away_s:.3g} s at least, from {pools[0].name}, "
+        f"which is too long for S = {goal.s} and updates of {update}; raise S, or take machines that generate faster"
+    )
 
 
 def _offer(fleet: Fleet, one: PlannedOffer, groups_per_s: float, *, usable: bool) -> Offer:

@@ -19,11 +19,11 @@ DEADLINE_S = 20.0
 """The time for which a turn waits for Redis before it leaves the fleet as it is."""
 
 
-def opened(config: Config, path: Path, fleet: Fleet, *, act: bool) -> Controller:
+def opened(config: Config, path: Path, fleet: Fleet, *, act: bool, as_json: bool = False) -> Controller:
     """Returns a controller for the run of the configuration at `path`. Raises `ConfigError` for what it lacks."""
     driver = open_driver(config, path, fleet, act=act)
     caller = Caller.connect(config, "controller", DEADLINE_S)
-    return Controller(fleet, FleetQueue(caller), Monitor(caller), driver, act=act)
+    return Controller(fleet, FleetQueue(caller), Monitor(caller), driver, act=act, as_json=as_json)
 
 
 def open_driver(config: Config, path: Path, fleet: Fleet, *, act: bool) -> Driver:

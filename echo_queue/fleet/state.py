@@ -52,11 +52,29 @@ class Worker:
 
 @dataclass(frozen=True)
 class Launch:
-    """A machine that was asked for and has not served yet. `confirmed`: the driver has taken the order."""
+    """A machine that was asked for and has not served yet.
+
+    `confirmed`: the driver has taken the order. `listed`: the driver has listed it; if it does so no more, it is gone.
+    """
 
     pool: str
     asked_s: float
     confirmed: bool = False
+    listed: bool = False
+
+
+@dataclass(frozen=True)
+class Learner:
+    """The learner as the queue knows it.
+
+    `heard`: lately. `figures`: counts that rise as it and its workers get on. `lacks_groups`: it waits for groups for
+    which there are tasks, so that it stands still for want of workers. `t_train_s`: of an update, measured or planned.
+    """
+
+    heard: bool = True
+    figures: tuple[int, ...] = ()
+    lacks_groups: bool = False
+    t_train_s: float = 0.0
 
 
 class Stage(StrEnum):
@@ -91,6 +109,8 @@ class Memory:
     that the queue has really got. `pace`: by pool, what a machine gives of what was planned. `doubted`: machines that
     get no credit. `serving`, `starved`, `steady_s`: the machines that served, whether the learner was starved, and
     since when both are the same. `saving_s`: since when a cheaper fleet would do. `ended_usd`: the budget that ended.
+    `silent_s`, `still_s`: for how long the learner has not been heard, and has made no progress, as far as somebody
+    looked. `figures`: the highest that its figures have been. `why`: the last decision, in words.
     """
 
     launches: Mapping[str, Launch] = field(default_factory=dict)
@@ -107,6 +127,10 @@ class Memory:
     spent_usd: float = 0.0
     ended_usd: float | None = None
     counted_s: float | None = None
+    silent_s: float = 0.0
+    still_s: float = 0.0
+    figures: tuple[int, ...] = ()
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -115,8 +139,8 @@ class State:
 
     `needed`: supply with which the learner is as busy as is wanted. `made`: groups per second that the queue has
     accepted lately; None: not known yet. `starved`: the learner waits although the workers are busy. `refused`: names
-    that the driver could not start since the last decision. `hold`: why nothing may be ordered; empty if something may.
-    `over`: the run is finished, and needs no machine.
+    that the driver could not start since the last decision. `hold`: why nothing may be planned; empty if something may.
+    `paused`: a person wants the fleet left as it is. `over`: the run is finished, and needs no machine.
     """
 
     machines: tuple[Machine, ...]
@@ -127,7 +151,9 @@ class State:
     memory: Memory = Memory()
     refused: frozenset[str] = frozenset()
     hold: str = ""
+    paused: bool = False
     over: bool = False
+    learner: Learner = Learner()
 
 
 @dataclass(frozen=True)
@@ -140,7 +166,7 @@ class Limits:
     before their rates count. `silent_s`: a machine whose workers are silent for longer gets no credit; it is replaced
     and not ended. `lost_s`: it is ended. `rest_s`, `leave_s`: what a dismissed machine has to finish, and to leave.
     `setback_s`, `longest_setback_s`: the pause after a pool's first failed launch, which doubles with each further one.
-    `decision_s`: between two decisions.
+    `decision_s`: between two decisions. `stall_s`: a learner that is not heard for longer needs no machine.
     """
 
     usd_per_hour: float = float("inf")
@@ -156,6 +182,7 @@ class Limits:
     setback_s: float = 120.0
     longest_setback_s: float = 3600.0
     decision_s: float = 10.0
+    stall_s: float = 900.0
 
 
 @dataclass(frozen=True)

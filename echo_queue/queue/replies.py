@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import orjson
+
 from echo_queue.queue.curriculum import Curriculum
 from echo_queue.queue.generation_times import GenerationTimes
 from echo_queue.queue.types import (
@@ -252,7 +254,16 @@ def term_of(reply: Sequence[Any]) -> Term:
 def fleet_of(held: Mapping[bytes, bytes], wanted: Mapping[bytes, bytes], now_ms: int) -> FleetStatus:
     leads_ms = max(0, int(held.get(b"until_ms", 0)) - now_ms)
     machines = {text(pool): int(count) for pool, count in sorted(wanted.items())}
-    return FleetStatus(text(held.get(b"leader", b"")), leads_ms, b"paused" in held, machines)
+    return FleetStatus(text(held.get(b"leader", b"")), leads_ms, b"paused" in held, machines, _why(held.get(b"plan")))
+
+
+def _why(plan: bytes | None) -> str:
+    """Returns the reason that a controller has noted with its plan; empty for a plan of another form."""
+    try:
+        why = orjson.loads(plan or b"{}").get("why", "")
+    except (orjson.JSONDecodeError, AttributeError):
+        return ""
+    return why if isinstance(why, str) else ""
 
 
 def latest_weights_of(announced: Sequence[bytes | None], published: Mapping[bytes, bytes]) -> LatestWeights:

@@ -388,13 +388,15 @@ class Term:
 class FleetStatus:
     """The controller that leads the fleet, and the machines that it wants of each pool.
 
-    `leader` is empty if nobody ever led it. `leads_ms`: for how long it still leads; 0: nobody does.
+    `leader` is empty if nobody ever led it. `leads_ms`: for how long it still leads; 0: nobody does. `why`: its last
+    decision in words; empty if it has made none.
     """
 
     leader: str
     leads_ms: int
     paused: bool
     wanted: Mapping[str, int]
+    why: str = ""
 
 
 @dataclass(frozen=True)

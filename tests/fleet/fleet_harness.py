@@ -72,9 +72,12 @@ class FleetHarness:
         journal = str(self.journal)
         return LocalDriver(self.folder / "machines", lambda name, pool: (*program, name, pool, journal), grace_s=5.0)
 
-    def controller(self, fleet: Fleet, driver: Any = None, *, name: str = "", act: bool = True) -> Controller:
+    def controller(
+        self, fleet: Fleet, driver: Any = None, *, name: str = "", act: bool = True, as_json: bool = False
+    ) -> Controller:
         caller = self.queue.caller.within(ANSWER_S)
-        return Controller(fleet, FleetQueue(caller, name), Monitor(caller), driver or self.driver, act=act)
+        queue, monitor = FleetQueue(caller, name), Monitor(caller)
+        return Controller(fleet, queue, monitor, driver or self.driver, act=act, as_json=as_json)
 
     def trains(self, t_train_s: float, wait_s: float = 0.0) -> None:
         """The learner makes as many updates as a controller looks at, each of that length."""

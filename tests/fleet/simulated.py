@@ -15,7 +15,20 @@ from echo_queue.capacity.bounds import Path, supply_needed
 from echo_queue.capacity.offers import PlannedOffer
 from echo_queue.capacity.search import Goal, cheapest
 from echo_queue.fleet.decision import decide
-from echo_queue.fleet.state import Decision, End, Leave, Limits, Machine, Memory, Offer, Rest, Start, State, Worker
+from echo_queue.fleet.state import (
+    Decision,
+    End,
+    Learner,
+    Leave,
+    Limits,
+    Machine,
+    Memory,
+    Offer,
+    Rest,
+    Start,
+    State,
+    Worker,
+)
 
 STEP_S = 10.0
 AVERAGED_STEPS = 6
@@ -64,7 +77,9 @@ class SimulatedFleet:
     limits: Limits
     seed: int = 0
     now_s: float = 0.0
-    hold: str = ""
+    paused: bool = False
+    silent_from_s: float = float("inf")
+    """The learner is heard until then, and makes progress."""
     machines: dict[str, Rented] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
     refused: set[str] = field(default_factory=set)
@@ -143,7 +158,8 @@ class SimulatedFleet:
             starved=made < 0.97 * self.demand,
             memory=self.memory,
             refused=frozenset(self.refused),
-            hold=self.hold,
+            paused=self.paused,
+            learner=Learner(heard=self.now_s < self.silent_from_s, figures=(int(min(self.now_s, self.silent_from_s)),)),
         )
 
     def _workers(self) -> Iterator[Worker]:

@@ -144,6 +144,7 @@ def test_nothing_is_ordered_while_redis_the_driver_or_the_learner_is_away(
     silent = harness.controller(fleet, name="c1").turn()
     assert silent and silent.decision.orders == () and "no learner" in silent.decision.why
     assert harness.counts == {}
+    assert "no learner" in harness.queue.fleet().why, "it stands in Redis as well"
 
 
 def test_without_act_nobody_leads_and_nothing_is_sent_but_everything_is_said(
@@ -151,12 +152,47 @@ def test_without_act_nobody_leads_and_nothing_is_sent_but_everything_is_said(
 ) -> None:
     caplog.set_level(logging.INFO)
     harness.trains(1.0)
-    turn = harness.controller(fleet_of(TWO_POOLS), act=False).turn()
+    turn = harness.controller(fleet_of(TWO_POOLS), act=False, as_json=True).turn()
     assert turn and [order.pool for order in turn.decision.orders if isinstance(order, Start)] == ["spot"] * 3
     assert (harness.counts, harness.queue.fleet().leader) == ({}, "")
-    said = json.loads(next(record.message for record in caplog.records if "would" in record.message).partition(" ")[2])
+    said = json.loads(next(record.message for record in caplog.records if record.message.startswith("{")))
     assert said["wanted"] == {"spot": 3} and said["needed"] > 2
-    assert said["offers"]["spot"][:2] == [1.0, 1.0]
+    assert said["offers"]["spot"][:2] == [1.0, 1.0] and said["acts"] is False
+    caplog.clear()
+    harness.controller(fleet_of(TWO_POOLS), act=False).turn()
+    (line,) = [record.message for record in caplog.records]
+    assert line.startswith("would start 3 spot: the supply does not suffice; machines: none for 0.00 USD an hour")
+    assert "groups per second" in line and "{" not in line
+
+
+def test_a_budget_that_is_spent_ends_the_machines_of_a_silent_learner(harness: FleetHarness) -> None:
+    harness.trains(1.0)
+    controller = harness.controller(fleet_of(TWO_POOLS, usd=1000.0), name="c1")
+    assert controller.turn() and harness.counts == {"spot": 3}
+    harness.queue.client.hset(harness.queue.keys.state, "swept_ms", 1)
+    spent = harness.controller(fleet_of(TWO_POOLS, usd=0.000001), name="c1").turn()
+    assert spent and spent.decision.why == "the budget is spent"
+    assert {order.name for order in spent.decision.orders} == {machine.name for machine in spent.state.machines}
+
+
+def test_the_leader_ends_the_machines_that_it_knows_where_redis_stays_away(
+    harness: FleetHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness.trains(1.0)
+    leads = harness.controller(fleet_of(TWO_POOLS, redis_away_s=600.0))
+    assert leads.turn() and harness.counts == {"spot": 3}
+    away = Caller(redis.Redis(port=1, socket_timeout=0.1), "run", deadline_s=0.1)
+    leads._queue = FleetQueue(away)
+    assert leads.turn() is None and harness.counts == {"spot": 3}, "it is away, and not yet for long"
+    leads._answered_s -= 601.0
+
+    def all_end() -> bool:
+        return leads.turn() is None and not harness.counts
+
+    wait_until(all_end, "the end of all machines")
+    assert "ends its 3 machines, for Redis has not answered for 10 min" in caplog.text
+    other = harness.controller(fleet_of(TWO_POOLS, redis_away_s=600.0))
+    assert other._known == frozenset(), "one that never led knows of none"
 
 
 def test_a_paused_fleet_is_left_as_it_is_until_it_is_resumed(harness: FleetHarness) -> None:

@@ -9,6 +9,7 @@ from echo_queue.fleet.state import (
     Dismissal,
     End,
     Launch,
+    Learner,
     Leave,
     Limits,
     Machine,
@@ -72,6 +73,112 @@ def test_a_pool_that_refuses_is_asked_again_only_after_a_pause_that_doubles() ->
     alone = fleet(1.0, memory=Memory(setbacks={"cheap": Setback(1, NOW_S + 5)}))
     assert decided(alone, CHEAP).orders == ()
     assert of(decided(alone, CHEAP, now_s=NOW_S + 6), Start) == ["cheap"]
+
+
+def test_a_machine_that_was_listed_and_vanishes_while_it_boots_is_replaced_at_once() -> None:
+    launched = Memory(launches={"cheap-1": Launch("cheap", NOW_S, confirmed=True)})
+    unseen = decided(fleet(1.0, memory=launched), now_s=NOW_S + 5)
+    assert unseen.orders == (), "a place may list late"
+    listed = decided(fleet(1.0, "cheap-1", memory=unseen.memory, heard=()), now_s=NOW_S + 10)
+    assert listed.orders == () and listed.memory.launches["cheap-1"].listed
+    gone = decided(fleet(1.0, memory=listed.memory), now_s=NOW_S + 20)
+    assert (of(gone, Start), of(gone, End)) == (["cheap"], ["cheap-1"])
+
+
+def test_a_pool_whose_machines_vanish_again_and_again_while_they_boot_is_left_alone_for_a_while() -> None:
+    before = Memory(launches={"cheap-1": Launch("cheap", NOW_S, True, True)}, setbacks={"cheap": Setback(1, NOW_S)})
+    again = decided(fleet(1.0, memory=before), now_s=NOW_S + 20)
+    assert of(again, Start) == ["dear"]
+    assert again.memory.setbacks["cheap"] == Setback(2, NOW_S + 20 + 2 * LIMITS.setback_s)
+
+
+SILENT = Learner(heard=False)
+
+
+def test_a_spent_budget_dismisses_whatever_is_known_of_the_learner_and_though_the_fleet_is_paused() -> None:
+    spent = replace(LIMITS, usd=5.0)
+    memory = Memory(serving=("cheap-1", "cheap-2"), spent_usd=6.0, counted_s=NOW_S)
+    state = fleet(2.0, "cheap-1", "cheap-2", memory=memory)
+    quiet = tuple(replace(one, silent_s=200.0) for one in state.workers)
+    for known in (
+        replace(state, hold="no learner is heard", learner=SILENT),
+        replace(state, hold="no set of these pools"),
+        replace(state, paused=True),
+        replace(state, workers=quiet),
+    ):
+        decision = decided(known, limits=spent)
+        assert decision.why == "the budget is spent"
+        assert set(decision.memory.dismissals) == {"cheap-1", "cheap-2"}
+
+
+def test_a_price_above_the_cap_dismisses_though_the_learner_is_silent() -> None:
+    state = fleet(3.0, "cheap-1", "cheap-2", "cheap-3", hold="no learner is heard", learner=SILENT)
+    decision = decided(state, replace(CHEAP, usd_per_hour=9.0))
+    assert (of(decision, Leave), decision.why) == (["cheap-1"], "the machines cost more than the cap")
+
+
+def over_time(state: State, seconds: float, *, step_s: float = 10.0, limits: Limits = LIMITS) -> Decision:
+    """Decides every `step_s` for so long, with the machines and the learner as they are."""
+    decision = decided(state, limits=limits)
+    for step in range(1, int(seconds / step_s) + 1):
+        state = replace(state, memory=decision.memory)
+        decision = decided(state, now_s=NOW_S + step * step_s, limits=limits)
+    return decision
+
+
+def test_a_learner_that_stays_silent_has_its_fleet_dismissed_and_one_that_is_back_gets_it_again() -> None:
+    state = fleet(2.0, "cheap-1", "cheap-2", "dear-3", learner=SILENT, hold="no learner is heard", heard=["cheap-1"])
+    assert over_time(state, LIMITS.stall_s - 20).memory.dismissals == {}
+    ended = over_time(state, LIMITS.stall_s + 10)
+    assert "no learner has been heard for 15 min" in ended.why and ended.memory.why == ended.why
+    assert of(ended, Rest) == ["cheap-1"] and {"cheap-2", "dear-3"} <= set(of(ended, End))
+    back = fleet(2.0, memory=replace(ended.memory, dismissals={}), learner=Learner())
+    assert of(decided(back, now_s=NOW_S + 1000), Start) == ["cheap", "cheap"]
+
+
+def test_what_nobody_saw_is_no_silence_of_the_learner() -> None:
+    """Redis, or every controller, was away for an hour; right after it the learner has had no time to be heard."""
+    state = fleet(1.0, "cheap-1", learner=SILENT, hold="no learner is heard")
+    first = decided(state)
+    later = decided(replace(state, memory=first.memory), now_s=NOW_S + 3600)
+    assert later.memory.silent_s <= 60 and later.orders == ()
+
+
+def test_a_learner_that_is_heard_and_makes_no_progress_is_given_four_times_as_long_and_three_updates() -> None:
+    stuck = Learner(figures=(10, 12, 12, 500), t_train_s=100.0)
+    state = fleet(1.0, "cheap-1", learner=stuck)
+    assert over_time(state, 4 * LIMITS.stall_s - 20, step_s=20).memory.dismissals == {}
+    ended = over_time(state, 4 * LIMITS.stall_s + 20, step_s=20)
+    assert "has made no progress for 60 min" in ended.why and of(ended, Rest) == ["cheap-1"]
+    long = replace(state, learner=replace(stuck, t_train_s=2000.0))
+    assert over_time(long, 5900, step_s=20).memory.dismissals == {}, "a long update"
+    moves = replace(state, memory=ended.memory, learner=replace(stuck, figures=(10, 13, 12, 500)))
+    assert decided(moves, now_s=NOW_S + 8000).memory.still_s == 0
+    lacking = replace(state, learner=replace(stuck, lacks_groups=True))
+    assert over_time(lacking, 8000, step_s=20).orders == (), "it stands still for want of workers"
+
+
+def test_a_learner_that_dies_again_and_again_at_the_same_update_makes_no_progress() -> None:
+    state, decision = fleet(1.0, "cheap-1"), None
+    for life in range(16):
+        learner = Learner(heard=life % 2 == 0, figures=(10, 12 - life % 2, 12, 500))
+        state = replace(state, learner=learner, hold="" if learner.heard else "no learner is heard")
+        for step in range(30):
+            decision = decided(state, now_s=NOW_S + life * 300 + step * 10)
+            state = replace(state, memory=decision.memory)
+    assert decision and "has made no progress" in decision.why
+
+
+def test_a_finished_run_needs_no_machine_though_workers_fell_silent() -> None:
+    state = fleet(3.0, "cheap-1", "cheap-2", over=True)
+    quiet = replace(state, workers=tuple(replace(one, silent_s=200.0) for one in state.workers))
+    assert set(decided(quiet).memory.dismissals) == {"cheap-1", "cheap-2"}
+
+
+def test_a_dismissal_goes_on_while_the_learner_is_silent() -> None:
+    memory = Memory(dismissals={"cheap-2": Dismissal(Stage.leave, NOW_S - 60)}, serving=("cheap-1",))
+    state = fleet(1.0, "cheap-1", "cheap-2", memory=memory, learner=SILENT, hold="no learner is heard")
+    assert of(decided(state), End) == ["cheap-2"]
 
 
 def test_a_cheaper_fleet_is_taken_only_after_a_while_and_its_machines_come_first() -> None:

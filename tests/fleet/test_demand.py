@@ -1,9 +1,15 @@
-"""How fast the learner is, and whether it waits, by the updates that it has recorded."""
+"""How fast the learner is, whether it waits, and why no machines may help, by the updates that it has recorded."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import pytest
 
-from echo_queue.fleet.demand import pace_of
+from echo_queue.fleet.demand import Demand, Pace, demand, pace_of
+from echo_queue.fleet.drivers.protocol import Quote
+from echo_queue.queue import RunRules
 from echo_queue.reporting.metrics import UpdateMetrics
+from tests.fleet.fleet_harness import fleet_of
 
 T_TRAIN_S = 240.0
 
@@ -32,3 +38,24 @@ def test_a_learner_that_waits_for_longer_than_an_update_takes_waits_though_it_sa
     updates = [update(T_TRAIN_S * number) for number in range(1, 5)]
     assert pace_of(updates, T_TRAIN_S, updates[-1].time_s + 2 * T_TRAIN_S).waits == pytest.approx(0.5)
     assert pace_of([], T_TRAIN_S, 0.0) == (T_TRAIN_S, 1.0)
+
+
+PACE = Pace(1.0, 0.0)
+
+
+def wanted(
+    quotes: Mapping[str, Quote] = MappingProxyType({}), pace: Pace = PACE, at_once: int = 1, **weights: object
+) -> Demand:
+    fleet = fleet_of({"spot": 1.0})
+    pools = {name: pool.model_copy(update={"samples_at_once": at_once}) for name, pool in fleet.pools.items()}
+    fleet = fleet.model_copy(update={"weights": fleet.weights.model_copy(update=weights), "pools": pools})
+    return demand(fleet, RunRules(s=1, batch=2, pace=False), pace, quotes, {})
+
+
+def test_a_learner_that_no_set_keeps_busy_is_told_what_stands_in_the_way() -> None:
+    assert wanted().impossible == ""
+    assert "no pool has a machine to give (spot)" in wanted({"spot": Quote(available=0)}).impossible
+    few = wanted({"spot": Quote(available=1)}, Pace(0.01, 0.0))
+    assert "all 1 machines that may be had make 0.5%" in few.impossible
+    assert "new weights take" in wanted(parameters=10**12).impossible
+    assert "too long for S = 1" in wanted(at_once=2000).impossible

@@ -37,10 +37,10 @@ def test_a_budget_ends_the_fleet_before_it_is_spent() -> None:
 def test_a_paused_fleet_is_left_as_it_is() -> None:
     fleet = with_budget(1, 1e9)
     fleet.run(900.0)
-    fleet.hold, before = "it is paused", dict(fleet.machines)
+    fleet.paused, before = True, dict(fleet.machines)
     fleet.demand *= 2
     fleet.run(600.0)
     assert fleet.machines == before
-    fleet.hold = ""
+    fleet.paused = False
     fleet.run(600.0)
     assert len(fleet.machines) > len(before)

@@ -181,7 +181,8 @@ class RunWatcher:
     def _causes(self) -> tuple[str, ...]:
         if self._loading and not (self.workers_came and self._learner_came):
             return ()
-        return (*self._store_is_away(), *self._by_the_queue())
+        causes = (*self._store_is_away(), *self._by_the_queue())
+        return (*causes, *self._by_the_fleet()) if causes else ()
 
     def _by_the_queue(self) -> tuple[str, ...]:
         if self.still_s < STILL_S:
@@ -190,6 +191,14 @@ class RunWatcher:
             return diagnosis.causes(diagnosis.snapshot(self._queue) if self._queue else None, self.still_s)
         except EchoQueueError:
             return diagnosis.causes(None, self.still_s)
+
+    def _by_the_fleet(self) -> tuple[str, ...]:
+        """Returns the last decision of the fleet's controller, if one leads, for it may have dismissed the workers."""
+        try:
+            fleet = self._queue.fleet() if self._queue else None
+        except EchoQueueError:
+            return ()
+        return (f"the fleet's controller: {fleet.why}",) if fleet and fleet.leads_ms and fleet.why else ()
 
     def _store_is_away(self) -> tuple[str, ...]:
         """Asks the store of a run that stands still; on the first look, by the time of its last update."""
