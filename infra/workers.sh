@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs a worker for each GPU of this machine, or one where there is none: workers.sh CONFIG.
 #
-# - SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 are passed on to all workers (docs/operations.md, spot notices).
+# - SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 are passed on to all workers (docs/operations.md, spot notices).
 # - It ends when all workers have ended: with 0, or with the exit code of one that failed.
 # - CUDA_VISIBLE_DEVICES says which GPUs are this job's; without it, all of the machine are.
 set -uo pipefail
@@ -21,7 +21,7 @@ pass_on() {
     kill "-$1" "$worker" 2> /dev/null || true
   done
 }
-for signal in TERM INT USR1 USR2; do
+for signal in TERM INT HUP USR1 USR2; do
   # shellcheck disable=SC2064 # the signal is known now
   trap "pass_on $signal" "$signal"
 done

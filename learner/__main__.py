@@ -18,6 +18,7 @@ from echo_queue.launch import collection
 from echo_queue.launch.model_imports import spare_scipy
 from echo_queue.launch.problem_output import print_problems
 from echo_queue.launch.signals import set_on_signals
+from echo_queue.launch.streams import always_writable
 from learner.ranks import launcher
 from learner.ranks.place import ALONE, Place
 
@@ -25,6 +26,7 @@ log = logging.getLogger("learner")
 
 
 def main() -> int:
+    always_writable()
     parser = argparse.ArgumentParser(prog="learner", description="Trains on what the workers generate.")
     parser.add_argument("config", type=Path, help="the run's TOML file")
     arguments = parser.parse_args()

@@ -54,7 +54,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture
 def signal_handlers() -> Iterator[None]:
     """Restores the handlers of the signals that roles take, after the test."""
-    taken = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+    taken = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
     before = {number: signal.getsignal(number) for number in taken}
     yield
     for number, handler in before.items():

@@ -18,11 +18,13 @@ from echo_queue.errors import EchoQueueError
 from echo_queue.launch import collection
 from echo_queue.launch.model_imports import spare_scipy
 from echo_queue.launch.problem_output import print_problems
+from echo_queue.launch.streams import always_writable
 from workers.preemption import watch
 from workers.shutdown import Shutdown, on_signals
 
 
 def main() -> int:
+    always_writable()
     parser = argparse.ArgumentParser(
         prog="workers",
         description="A rollout worker: leases tasks, generates and scores their samples, and completes their groups.",

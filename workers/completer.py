@@ -20,8 +20,8 @@ import numpy as np
 
 from echo_queue.config import Config
 from echo_queue.queue import Outcome, WorkerQueue
-from echo_queue.queue.dead_causes import last_line
 from echo_queue.queue.generation_times import RECENT
+from echo_queue.queue.reasons import in_one_line
 from echo_queue.records import Group, Observed, PartialSample, Tokens, validation
 from workers.assignment import Assignment
 from workers.environments import ScoringRequest, Turn
@@ -210,7 +210,7 @@ class GroupCompleter(threading.Thread):
             return
         self._queue.fail(self._worker, assignment.id, reason)
         attempt = assignment.task.attempt + 1
-        log.warning("task %s failed, attempt %d: %s", assignment.id, attempt, last_line(reason))
+        log.warning("task %s failed, attempt %d: %s", assignment.id, attempt, in_one_line(reason))
         if frames and frames[-1] not in self._told:
             self._told.add(frames[-1])
             log.warning("it raised in the code of environment.function:%s", "".join(f"\n    {one}" for one in frames))

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from echo_queue.launch.signals import ENDING, dispatch_signals
+from echo_queue.launch.signals import dispatch_signals, ending
 from echo_queue.queue import WorkerOrder, WorkerQueue
 from echo_queue.queue.types import Departure
 from workers.held_leases import HeldLeases
@@ -73,8 +73,8 @@ class Shutdown(threading.Event):
 
 
 def on_signals(shutdown: Shutdown) -> None:
-    """Makes SIGTERM and SIGINT end the worker by `shutdown.leave`. Call it in the main thread."""
-    dispatch_signals({number: partial(shutdown.leave, number.name) for number in ENDING})
+    """Makes SIGTERM, SIGINT and SIGHUP end the worker by `shutdown.leave`. Call it in the main thread."""
+    dispatch_signals({number: partial(shutdown.leave, number.name) for number in ending()})
 
 
 class ShutdownThread(threading.Thread):

@@ -12,12 +12,14 @@ import sys
 
 from echo_queue.errors import EchoQueueError
 from echo_queue.launch import entry
+from echo_queue.launch.streams import always_writable
 
 ROLES = {"services", "worker", "learner", "join", "notices", "fleet"}
 """The commands that run until they are told to end, which is then no failure."""
 
 
 def main() -> None:
+    always_writable()
     if not ROLES.isdisjoint(sys.argv[1:2]):
         entry.end_at_once()
     from echo_queue.cli import overrides

@@ -2,7 +2,7 @@
 
 - A worker that dies is started again; one that keeps dying, or says that a person must act, ends the command with its
   last lines.
-- SIGTERM and Ctrl-C end all workers: they store partial rollouts and hand their tasks back.
+- SIGTERM, Ctrl-C and a closed terminal end all workers: they store partial rollouts and hand their tasks back.
 """
 
 import os
@@ -16,7 +16,7 @@ from rich.console import Console
 from echo_queue.cli.placement import ENVIRONMENT, Placement
 from echo_queue.config import Config
 from echo_queue.launch.roles import command
-from echo_queue.launch.signals import ENDING
+from echo_queue.launch.signals import ending
 from echo_queue.launch.supervisor import POLL_S, Role, Supervisor
 
 GRACE_MARGIN_S = 5.0
@@ -30,7 +30,7 @@ def work(config: Config, path: Path, placed: Sequence[Placement], environ: Mappi
     """
     ours = {**ENVIRONMENT, **environ, "PYTHONUNBUFFERED": "1"}
     with Supervisor(config.run.dir, ours, most_refusals=1) as supervisor:
-        handlers: dict[signal.Signals, Callable[[int, object], None]] = dict.fromkeys(ENDING, supervisor.interrupt)
+        handlers: dict[signal.Signals, Callable[[int, object], None]] = dict.fromkeys(ending(), supervisor.interrupt)
         if config.rollout.preemption.watch == "signal":
             handlers |= dict.fromkeys((signal.SIGUSR1, signal.SIGUSR2), supervisor.pass_on)
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}

@@ -37,6 +37,7 @@ from echo_queue.errors import (
 from echo_queue.launch import collection
 from echo_queue.launch.problem_output import WARNING, print_problems
 from echo_queue.launch.roles import FORKED_WITH
+from echo_queue.launch.signals import ending
 from echo_queue.launch.supervisor import Supervisor
 from echo_queue.queue import Monitor, Operator
 from echo_queue.queue.counts import agreeing, counted
@@ -75,7 +76,7 @@ def run(path: Path) -> int:
     environ = {**ENVIRONMENT, **LOGGED, **os.environ, "ECHO_QUEUE_CONFIG": str(path.resolve())}
     with Supervisor(config.run.dir, environ, forked_with=FORKED_WITH if forks(config) else "") as roles:
         outcome.forget(config)
-        before = {number: signal.signal(number, roles.interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.signal(number, roles.interrupt) for number in ending()}
         try:
             found = Pipeline(config, path, roles).run()
         except KeyboardInterrupt:

@@ -14,6 +14,7 @@ from echo_queue.cli.live.watcher import RunWatcher, monitor
 from echo_queue.cli.output import print_json
 from echo_queue.cli.redis_cli import monitor_line
 from echo_queue.config import Config
+from echo_queue.launch.streams import reader_is_gone
 from echo_queue.queue import Status
 from echo_queue.queue.diagnosis import lives
 from echo_queue.queue.pool_status import pools_of
@@ -56,7 +57,7 @@ def _stay(config: Config) -> None:
                     live.update(view.draw(picture), refresh=True)
                 else:
                     console.print(view.line(picture), soft_wrap=True, highlight=False)
-                if _phase_shown(watcher) in ("finished", "ended"):
+                if _phase_shown(watcher) in ("finished", "ended") or reader_is_gone():
                     break
                 time.sleep(0.5 if console.is_terminal else LINE_EVERY_S)
     except KeyboardInterrupt:

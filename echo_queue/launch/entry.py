@@ -1,4 +1,4 @@
-"""The entry of a role: until the role has handlers of its own, SIGTERM ends it at once with 0.
+"""The entry of a role: until the role has handlers of its own, SIGTERM and SIGHUP end it at once with 0.
 
 - The role holds nothing yet. Process 1 of a container would otherwise not hear the signal while packages are imported,
   which takes seconds, and be killed at the end of its grace.
@@ -12,16 +12,21 @@ import runpy
 import signal
 import sys
 
+HELD_BACK = (signal.SIGTERM, signal.SIGHUP)
+
 
 def end_at_once() -> None:
-    """Makes SIGTERM end this process with 0, also one that came while it was held back. Call it in the main thread."""
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    """Makes both signals end this process with 0, also one that came while it was held back; SIGHUP unless it is
+    ignored. Call it in the main thread."""
+    for number in HELD_BACK:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda *_: os._exit(0))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
 
 
 def hold_back() -> None:
-    """Holds SIGTERM back for the program that this process is about to become, which begins with `end_at_once`."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    """Holds both signals back for the program that this process is about to become, which begins with `end_at_once`."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
 
 
 if __name__ == "__main__":

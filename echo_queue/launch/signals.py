@@ -9,13 +9,19 @@ import threading
 from collections.abc import Callable, Mapping
 from queue import SimpleQueue
 
-ENDING = (signal.SIGTERM, signal.SIGINT)
-"""The signals that ask a role to end."""
+
+def ending() -> tuple[signal.Signals, ...]:
+    """Returns the signals that ask this process to end.
+
+    A closed terminal is one of them (SIGHUP), unless the process was started to outlive it, as by nohup.
+    """
+    outlives = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return (signal.SIGTERM, signal.SIGINT, *(() if outlives else (signal.SIGHUP,)))
 
 
 def set_on_signals(stop: threading.Event) -> None:
-    """Sets `stop` on SIGTERM and SIGINT. Call it in the main thread."""
-    dispatch_signals(dict.fromkeys(ENDING, stop.set))
+    """Sets `stop` on each signal that asks to end. Call it in the main thread."""
+    dispatch_signals(dict.fromkeys(ending(), stop.set))
 
 
 def dispatch_signals(actions: Mapping[signal.Signals, Callable[[], object]]) -> None:

@@ -12,14 +12,13 @@ from typing import NamedTuple
 
 from echo_queue.errors import HopelessError, Problem
 from echo_queue.queue.monitor import RunState
+from echo_queue.queue.reasons import in_one_line
 from echo_queue.queue.types import DeadTask
 
 FIRST_DEAD = 3
 """The number of prompts that die before any group is completed at which the run ends."""
 LOOKED_AT = 1000
 """The number of dead tasks whose reasons are read."""
-LINE_LENGTH, LINE_END = 300, 80
-"""The length to which a reason's line is cut, and how much of its end is kept, which says where the error was."""
 PLACE = re.compile(r"(?<=\bas reward )\d+")
 FIX = (
     "fix the cause; `echo-queue run CONFIG` then tries them again by itself; elsewhere restart the workers, which "
@@ -39,23 +38,12 @@ def causes(dead: Sequence[DeadTask]) -> list[DeadCause]:
     """Returns the reasons of dead tasks, the commonest first. Those that differ only in a sample's place are one."""
     found: dict[str, list[DeadCause]] = defaultdict(list)
     for task in dead:
-        reason = last_line(task.reason)
+        reason = in_one_line(task.reason)
         found[PLACE.sub("", reason)].append(DeadCause(reason, 1, task.id))
     return sorted(
         (DeadCause(same[0].reason, len(same), same[0].example) for same in found.values()),
         key=lambda cause: -cause.tasks,
     )
-
-
-def last_line(reason: str) -> str:
-    """Returns the last line of a reason, which may be a traceback, without the number of the attempt and the worker.
-
-    The middle of a line that is too long is left out.
-    """
-    head, _, rest = reason.partition(": ")
-    text = rest if head.startswith("attempt ") and " by " in head else reason
-    line = (text.strip().splitlines() or ["no reason was given"])[-1].strip()
-    return line if len(line) <= LINE_LENGTH else f"{line[: LINE_LENGTH - LINE_END - 3]} … {line[-LINE_END:]}"
 
 
 def check_first_groups(run: RunState) -> bool:

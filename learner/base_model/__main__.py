@@ -8,10 +8,12 @@ from pathlib import Path
 from echo_queue.config.loading import load
 from echo_queue.errors import EchoQueueError
 from echo_queue.launch.problem_output import print_problems
+from echo_queue.launch.streams import always_writable
 from learner.base_model import make
 
 
 def main() -> int:
+    always_writable()
     parser = argparse.ArgumentParser(prog="learner.base_model", description="Makes the base model of a run.")
     parser.add_argument("config", type=Path, help="the run's TOML file")
     arguments = parser.parse_args()

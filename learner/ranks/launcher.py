@@ -2,7 +2,7 @@
 
 - A rank that dies takes the others with it at once, since none of them can go on alone. All are then started again, and
   continue from the newest checkpoint; ranks that keep dying end the learner.
-- SIGTERM and SIGINT ask rank 0 to end, which lets the others end after their current update.
+- SIGTERM, SIGINT and SIGHUP ask rank 0 to end, which lets the others end after their current update.
 - A rank notices by the end of its standard input that this process is gone, and ends.
 
 This module needs no torch: the process that waits stays small.
@@ -22,8 +22,9 @@ from contextlib import suppress
 from echo_queue import failpoints
 from echo_queue.errors import AGAIN, DONE, HOPELESS, REFUSED, EchoQueueError, Problem
 from echo_queue.launch.backoff import RestartBackoff
-from echo_queue.launch.reap import ending, reap
-from echo_queue.launch.signals import ENDING, dispatch_signals
+from echo_queue.launch.reap import ending as ended_by
+from echo_queue.launch.reap import reap
+from echo_queue.launch.signals import dispatch_signals, ending
 from learner.ranks.place import LAUNCHED, LISTENER
 
 log = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ def launch(command: Sequence[str], size: int, backoff: RestartBackoff) -> int:
         if ranks:
             _signal(ranks[0], signal.SIGTERM)
 
-    dispatch_signals(dict.fromkeys(ENDING, end))
+    dispatch_signals(dict.fromkeys(ending(), end))
     ends = 0
     while True:
         began = time.monotonic()
@@ -148,7 +149,7 @@ def _cause(first: Mapping[int, int], codes: Mapping[int, int], size: int) -> str
 
     Where NCCL has ended the ranks that waited, which names nobody, the ranks that still run are the ones that hang.
     """
-    cause = ", ".join(f"learner rank {rank} {ending(code)}" for rank, code in first.items())
+    cause = ", ".join(f"learner rank {rank} {ended_by(code)}" for rank, code in first.items())
     left = [str(rank) for rank in range(size) if rank not in codes]
     if ABORTED in codes.values() and left:
         cause += f", while learner rank {', '.join(left)} still ran: it may hang"

@@ -18,7 +18,9 @@ from echo_queue.connections.connect import connect_store
 from echo_queue.connections.storage.object_store import MissingObject, ObjectStore
 from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.launch.problem_output import print_problems
+from echo_queue.launch.streams import always_writable
 from echo_queue.queue import Caller, LearnerQueue, Monitor, Payloads
+from echo_queue.queue.counts import counted
 from echo_queue.queue.diagnosis import SILENT_MS
 from echo_queue.reporting import outcome
 from learner.recovery import archive, checkpoint
@@ -75,15 +77,20 @@ def _choose(store: ObjectStore, name: str) -> Choice:
 
 def show(store: ObjectStore) -> None:
     found = list(choices(store))
-    print(f"{'checkpoint':<14} {'version':>8} {'groups':>7} {'trained after it':>17}")
-    for choice in found:
-        manifest, pruned = choice.manifest, "" if choice.whole else "   pruned"
-        print(f"{manifest.name:<14} {manifest.version:>8} {len(manifest.trained):>7} {choice.after:>17}{pruned}")
+    whole = [choice for choice in found if choice.whole]
     if not found:
         print("there is no checkpoint yet")
+        return
+    print(f"{'checkpoint':<14} {'version':>8} {'groups':>7} {'trained after it':>17}")
+    for choice in whole:
+        manifest = choice.manifest
+        print(f"{manifest.name:<14} {manifest.version:>8} {len(manifest.trained):>7} {choice.after:>17}")
+    if pruned := len(found) - len(whole):
+        print(f"{counted(pruned, 'more checkpoint')} cannot be gone back to: pruned (learner.keep_checkpoints)")
 
 
 def main() -> int:
+    always_writable()
     parser = argparse.ArgumentParser(prog="rewind", description="Goes back to an older checkpoint.")
     parser.add_argument("config", type=Path, help="the run's TOML file")
     parser.add_argument("checkpoint", nargs="?", help="its name; if absent, the checkpoints are listed")

@@ -26,7 +26,7 @@ TOLD_BETWEEN = """
 import os, signal, sys
 from echo_queue.launch.entry import hold_back
 hold_back()
-os.kill(os.getpid(), signal.SIGTERM)
+os.kill(os.getpid(), int(sys.argv[1]))
 os.execv(sys.executable, [sys.executable, "-m", "echo_queue.launch.entry", "workers", "run.toml"])
 """
 CONTAINER = ("unshare", "--fork", "--pid", "--kill-child")
@@ -80,6 +80,9 @@ def test_a_command_that_is_no_role_is_ended_by_the_signal(folder: Path) -> None:
     assert command.wait(END_S) == -signal.SIGTERM
 
 
-def test_a_signal_between_a_command_and_the_program_that_it_becomes_is_heard(folder: Path) -> None:
-    assert started(folder, "-c", TOLD_BETWEEN).wait(END_S) == 0
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_between_a_command_and_the_program_that_it_becomes_is_heard(
+    folder: Path, number: signal.Signals
+) -> None:
+    assert started(folder, "-c", TOLD_BETWEEN, str(int(number))).wait(END_S) == 0
     assert not (folder / "importing").exists()

@@ -3,7 +3,7 @@
 import pytest
 
 from echo_queue.errors import HOPELESS, HopelessError
-from echo_queue.queue.dead_causes import FIRST_DEAD, DeadCause, causes, check_first_groups, last_line
+from echo_queue.queue.dead_causes import FIRST_DEAD, DeadCause, causes, check_first_groups
 from echo_queue.queue.types import DeadTask
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import RULES, QueueHarness
@@ -19,7 +19,7 @@ def kill(harness: QueueHarness, prompts: int) -> None:
         harness.queue.reclaim()
 
 
-def test_reasons_are_counted_by_their_last_line_without_attempt_and_worker(queue: Clients) -> None:
+def test_reasons_are_counted_by_their_cause_without_attempt_and_worker(queue: Clients) -> None:
     harness = QueueHarness(queue)
     kill(harness, 2)
     assert queue.bury("a/0/7", "by hand: too long") is False, "it is not admitted"
@@ -28,7 +28,6 @@ def test_reasons_are_counted_by_their_last_line_without_attempt_and_worker(queue
     first, second = causes(queue.dead())
     assert (first.reason, first.tasks) == ("KeyError: 'answer'", 2)
     assert second == DeadCause("by hand: too long", 1, task.id)
-    assert last_line("attempt 3 by w1: ") == "no reason was given"
 
 
 def died(*reasons: str) -> list[DeadTask]:

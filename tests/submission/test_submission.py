@@ -1,5 +1,6 @@
 """Prompt sets through a real Celery worker, a real Redis and a real S3 server."""
 
+import signal
 import time
 from pathlib import Path
 
@@ -135,6 +136,15 @@ def test_a_restart_of_redis_ends_no_celery_worker_and_loses_no_chunk(
     assert worker.poll() is None
     assert sorted(harness.rows()) == [(0, index) for index in range(9_500)]
     assert harness.admin.audit().ok
+
+
+@pytest.mark.slow
+def test_a_celery_worker_ends_with_its_terminal_and_does_not_begin_anew(harness: SubmissionHarness) -> None:
+    worker = harness.celery()
+    wait_until(lambda: "ready." in harness.log(0).read_text(), "the worker")
+    worker.send_signal(signal.SIGHUP)
+    assert worker.wait(60) == 0
+    assert "Restarting" not in harness.log(0).read_text()
 
 
 def arrived(queue: Clients) -> int:

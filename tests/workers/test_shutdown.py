@@ -20,7 +20,7 @@ DEADLINE_S = 120.0
 
 
 @pytest.mark.usefixtures("signal_handlers")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_makes_a_worker_leave(number: signal.Signals) -> None:
     shutdown = Shutdown()
     on_signals(shutdown)

@@ -17,6 +17,7 @@ from echo_queue.config.loading import load
 from echo_queue.errors import ConfigError, EchoQueueError, Problem
 from echo_queue.launch.problem_output import print_problems
 from echo_queue.launch.signals import set_on_signals
+from echo_queue.launch.streams import always_writable
 from workers import preemption
 from workers.preemption.notice_source import Notice, NoticeSource, NoticeSourceAway, Recommendation
 
@@ -25,6 +26,7 @@ CLOUDS = ("aws", "gcp", "azure")
 
 
 def main() -> int:
+    always_writable()
     parser = argparse.ArgumentParser(description="Writes the spot notices of this machine to a file.")
     parser.add_argument("config", type=Path, help="the run's TOML file; rollout.preemption names the cloud")
     parser.add_argument("file", type=Path, help="the file that the workers of this machine watch")

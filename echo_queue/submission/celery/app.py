@@ -27,6 +27,7 @@ from echo_queue.queue import SubmitterQueue
 from echo_queue.queue.counts import counted
 from echo_queue.submission.celery.messages import CHANNEL, EXPAND_CHUNK, SUBMIT_PROMPT_SET
 from echo_queue.submission.celery.worker_steps import (
+    HangupStep,
     LeaveUnacked,
     LivenessStep,
     ReadAheadStep,
@@ -149,7 +150,7 @@ def build(config: Config) -> Celery:
 
     app.task(expand_chunk, name=EXPAND_CHUNK)
     app.task(submit_prompt_set, name=SUBMIT_PROMPT_SET, base=SubmitTask, ignore_result=False)
-    app.steps["consumer"].update((LeaveUnacked, LivenessStep, ReconcilerStep))
+    app.steps["consumer"].update((HangupStep, LeaveUnacked, LivenessStep, ReconcilerStep))
     app.steps["worker"].update((UsersStep, ReadAheadStep))
     app.echo_queue = config
     return app

@@ -4,6 +4,7 @@ that its loop runs.
 
 import logging
 import random
+import signal
 from contextlib import suppress
 from typing import Any
 
@@ -22,6 +23,9 @@ from echo_queue.submission.declaration import check_first_rows
 
 RECONCILE_DEADLINE_S = 1.0
 """The reconciler runs within the Celery worker's own loop, which must not be blocked for long."""
+
+OUTLIVES = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+"""Whether SIGHUP is ignored, as under nohup. This module is imported before Celery sets its handlers."""
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +107,15 @@ class LivenessStep(bootsteps.StartStopStep):  # type: ignore[misc]
     def stop(self, consumer: Any) -> None:
         if self._entry is not None:
             self._entry.cancel()
+
+
+class HangupStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Ends the worker on SIGHUP as on SIGTERM, unless it is to outlive its terminal. Celery would begin anew."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def start(self, consumer: Any) -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if OUTLIVES else signal.getsignal(signal.SIGTERM))
 
 
 class FreeingQoS(kombu_redis.QoS):  # type: ignore[misc]
