@@ -5,7 +5,8 @@ The engine goes on generating meanwhile.
 - Every assignment submitted is completed or failed, unless it is no longer held or `close` is called first.
 - In an interactive environment an ended sample may continue: the observation is appended, and the sample returns to the
   rollout loop through `returned`.
-- An error of this thread is raised by `check` in the main thread.
+- Whatever an item makes this thread raise costs the item's task an attempt, with that error as the reason. Only the
+  error of a service, or of an environment that cannot be made, ends the thread; `check` raises it in the main thread.
 """
 
 import logging
@@ -19,14 +20,16 @@ from typing import NamedTuple
 import numpy as np
 
 from echo_queue.config import Config
+from echo_queue.errors import EchoQueueError, PromptError
 from echo_queue.queue import Outcome, WorkerQueue
 from echo_queue.queue.generation_times import RECENT
 from echo_queue.queue.reasons import in_one_line
 from echo_queue.records import Group, Observed, PartialSample, Tokens, validation
+from echo_queue.records.group_codec import CodecError
 from workers.assignment import Assignment
 from workers.environments import ScoringRequest, Turn
 from workers.environments.scorer import Scorer, ScoringError
-from workers.environments.tracebacks import Frame
+from workers.environments.tracebacks import Frame, formatted
 from workers.held_leases import HeldLeases
 from workers.prompt_encoder import PromptEncoder
 
@@ -34,6 +37,8 @@ log = logging.getLogger(__name__)
 
 ANY_TOKEN = 1 << 31
 """A bound above every vocabulary: the token ids come from this worker's engine and need no check."""
+TOKEN_MAX_CHARACTERS = 256
+"""No vocabulary has a longer token, so the rest of an observation finds no room, and need not be encoded."""
 SEND_AFTER_S = 1.0
 """The longest time that scored groups wait for others, to be sent in one call."""
 
@@ -149,8 +154,8 @@ class GroupCompleter(threading.Thread):
                 return None
             group = assignment.group(self._worker)
             validation.check(group, self._limits)
-        except (ScoringError, validation.BadGroup) as error:
-            self._fail(assignment, str(error), error.frames if isinstance(error, ScoringError) else ())
+        except Exception as error:
+            self._fail_for(assignment, error)
             return None
         return group
 
@@ -168,7 +173,10 @@ class GroupCompleter(threading.Thread):
         if reply.observation is None:
             assignment.rewards[number] = reply.reward
             return
-        observed = self._prompts.observe(assignment.row, reply.observation)
+        room = assignment.limit - len(partial_sample.tokens)
+        observed = self._prompts.observe(assignment.row, reply.observation[: room * TOKEN_MAX_CHARACTERS])
+        if room and not len(observed):
+            raise ScoringError(f"the environment's observation {reply.observation!r} is empty: it has no tokens")
         assignment.samples[number] = with_observation(partial_sample, observed, assignment.limit)
         if assignment.samples[number].finish:
             self._interact(assignment, number)
@@ -185,6 +193,19 @@ class GroupCompleter(threading.Thread):
         )
 
     def _send(self, scored: Sequence[ScoredGroup]) -> None:
+        """Completes the groups; one by one if one of them cannot be sent, which costs its task alone an attempt."""
+        try:
+            self._complete_at_once(scored)
+        except Exception as error:
+            if not is_of_item(error):
+                raise
+            if len(scored) == 1:
+                self._fail_for(scored[0].assignment, error)
+                return
+            for one in scored:
+                self._send([one])
+
+    def _complete_at_once(self, scored: Sequence[ScoredGroup]) -> None:
         outcomes = self._queue.complete(self._worker, [one.group for one in scored])
         self._held.drop([one.assignment.task for one in scored])
         self.accepted += outcomes.count(Outcome.accepted)
@@ -199,6 +220,18 @@ class GroupCompleter(threading.Thread):
     def _note_time(self, assignment: Assignment) -> None:
         if not assignment.continued:
             self.generation_s = (*self.generation_s, time.monotonic() - assignment.leased_s)[-RECENT:]
+
+    def _fail_for(self, assignment: Assignment, error: Exception) -> None:
+        """Fails the task of an error that an item has made. Raises any other error."""
+        if not is_of_item(error):
+            raise error
+        match error:
+            case ScoringError():
+                self._fail(assignment, str(error), error.frames)
+            case EchoQueueError():
+                self._fail(assignment, str(error), ())
+            case _:
+                self._fail(assignment, formatted(error), ())
 
     def _fail(self, assignment: Assignment, reason: str, frames: Sequence[Frame]) -> None:
         """Fails the task, whose samples are then useless. `frames`: where in the user's module its scoring failed.
@@ -216,6 +249,14 @@ class GroupCompleter(threading.Thread):
             log.warning("it raised in the code of environment.function:%s", "".join(f"\n    {one}" for one in frames))
 
 
+def is_of_item(error: Exception) -> bool:
+    """Returns whether an item has made the error, and not a service or the configuration, which would fail every task.
+
+    Errors that nobody raised on purpose come from what the item holds, too: its text, its tokens or its columns.
+    """
+    return not isinstance(error, EchoQueueError) or isinstance(error, CodecError | PromptError)
+
+
 def model_turns(partial_sample: PartialSample) -> list[Tokens]:
     """Returns the model's turns: the token ids between observations, none after an observation that ends the sample."""
     starts = [0, *(observed.end for observed in partial_sample.observed)]
@@ -224,13 +265,17 @@ def model_turns(partial_sample: PartialSample) -> list[Tokens]:
 
 
 def with_observation(partial_sample: PartialSample, tokens: Tokens, limit: int) -> PartialSample:
-    """Appends an observation of `tokens`. It ends the sample by its length if it leaves the model no room."""
+    """Appends the part of an observation that finds room. It ends the sample by its length if the model has none left.
+
+    An observation that finds no room at all is not recorded.
+    """
     tokens = tokens[: limit - len(partial_sample.tokens)]
     start, end = len(partial_sample.tokens), len(partial_sample.tokens) + len(tokens)
+    part = (Observed(start, end),) if start < end else ()
     return replace(
         partial_sample,
         tokens=np.concatenate([partial_sample.tokens, tokens]),
         logprobs=np.concatenate([partial_sample.logprobs, np.zeros(len(tokens), np.float32)]),
-        observed=(*partial_sample.observed, Observed(start, end)),
+        observed=(*partial_sample.observed, *part),
         finish="length" if end == limit else None,
     )

@@ -66,3 +66,21 @@ class Forgetful:
 
 class NoEnvironment:
     """An environment without `start`."""
+
+
+class Answers:
+    """Answers every turn with the row's `answer`, `times` times over, until the sample has no room or no turns left."""
+
+    def start(self, prompt: Any, columns: Mapping[str, Any], seed: int) -> "Answering":
+        return Answering(columns["answer"] * columns.get("times", 1))
+
+
+class Answering:
+    def __init__(self, answer: str) -> None:
+        self._answer = answer
+
+    def reply(self, text: str) -> str:
+        return self._answer
+
+    def unfinished(self) -> float:
+        return 0.5

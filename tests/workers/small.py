@@ -9,11 +9,14 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 SENTENCES = ["What is the sum of 1 and 2? The answer is 3.", "7 + 5 = 12", "yes no maybe"] * 3
 
 
-def save_model(folder: Path, seed: int, chat: bool = False, stop: bool = True) -> Path:
-    """`stop` False: no token ends a sample. `chat`: the tokenizer gets a chat template."""
+TEMPLATE = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
+
+
+def save_model(folder: Path, seed: int, chat: bool = False, stop: bool = True, template: str = TEMPLATE) -> Path:
+    """`stop` False: no token ends a sample. `chat`: the tokenizer gets `template` as its chat template."""
     tokenizer = _train_tokenizer(stop)
     if chat:
-        tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
+        tokenizer.chat_template = template
     tokenizer.save_pretrained(folder)
     torch.manual_seed(seed)
     config = Qwen3Config(

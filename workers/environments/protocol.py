@@ -69,7 +69,7 @@ class Session(Protocol):
     """A sample's game, dialogue or tools."""
 
     def reply(self, text: str) -> str | float:
-        """Replies to the model's next turn: a text that is not empty, or the reward, which ends the session."""
+        """Replies to the model's next turn: a text, empty only in a chat, or the reward, which ends the session."""
 
     def unfinished(self) -> float:
         """Returns the reward of a sample that ends because the model has no room, or no turns, left."""

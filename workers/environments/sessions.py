@@ -6,7 +6,6 @@
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
@@ -43,7 +42,7 @@ class Sessions:
         played = self._played.pop(key, None)
         if played is None or played.turns != list(turn.completions[: len(played.turns)]):
             played = PlayedSession(self._environment.start(turn.prompt, turn.columns, turn.seed))
-        _catch_up(played, turn.completions)
+        _catch_up(played, turn)
         if not isinstance(played.answer, str):
             return Reply(None, _reward(played.answer))
         if turn.last or len(turn.completions) >= self._max_turns:
@@ -54,16 +53,17 @@ class Sessions:
         return Reply(played.answer, None)
 
 
-def _catch_up(played: PlayedSession, completions: Sequence[str]) -> None:
+def _catch_up(played: PlayedSession, turn: Turn) -> None:
     """Plays the turns that the session has not had yet."""
+    completions = turn.completions
     for number in range(len(played.turns), len(completions)):
         if number and not isinstance(played.answer, str):
             what = f"ended after turn {number} when replayed, but had not ended before turn {len(completions)}"
             raise ValueError(f"the session {what}: it depends on more than its prompt, columns, seed and turns")
         played.answer = played.session.reply(completions[number])
         played.turns.append(completions[number])
-        if played.answer == "":
-            raise ValueError("the environment answered with an empty text")
+        if played.answer == "" and isinstance(turn.prompt, str):
+            raise ValueError("the environment answered with an empty text, after which the model would read nothing")
 
 
 def _reward(answer: object) -> float:
