@@ -125,13 +125,16 @@ class ManifestDocument:
 
 @dataclass(frozen=True)
 class InvitationEntry:
-    """`invitations`: an invitation, and since when it has been in its state. `host`: of the machine that claimed it."""
+    """`invitations`: an invitation, and since when it has been in its state. `host`: of the machine that claimed it.
+
+    One that is unreadable has no times; `echo-queue revoke` removes it.
+    """
 
     id: str
     name: str
     state: State
-    since: datetime
-    expires: datetime
+    since: datetime | None
+    expires: datetime | None
     host: str | None
 
 

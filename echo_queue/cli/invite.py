@@ -13,7 +13,7 @@ from echo_queue.config.model import NAME, NAME_IS
 from echo_queue.connections.connect import connect_redis
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.fleet.invitation.issuing import issue
-from echo_queue.fleet.invitation.register import Register
+from echo_queue.fleet.invitation.register import Entry, Register
 from echo_queue.launch.problem_output import WARNING, print_problems
 from echo_queue.queue import Admin, Caller
 from echo_queue.queue.counts import counted
@@ -30,8 +30,8 @@ def invite(config: Config, name: str, valid: str) -> None:
     invitation = issued.invitation
     console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     console.print(
-        f"invitation {invitation.id} for {invitation.name}, until {_time(invitation.expires_ms)}; on the machine: "
-        f"echo-queue join TOKEN --inviter {issued.public_key}"
+        f"invitation {invitation.id} for {invitation.name}, until {_time(invitation.expires_ms)}; on the machine, with "
+        f"the token on standard input: echo-queue join - --inviter {issued.public_key}"
     )
     print(issued.token)
 
@@ -51,6 +51,12 @@ def list_invitations(config: Config, *, as_json: bool) -> None:
     for one in entries:
         table.add_row(one.id, one.name, one.state, _time(one.since_ms), _time(one.expires_ms), one.host)
     Console(highlight=False, markup=False).print(table if entries else "nobody has been invited")
+    print_problems([_unreadable(one) for one in entries if one.state == "unreadable"], sign=WARNING)
+
+
+def _unreadable(one: Entry) -> Problem:
+    fix = f"`echo-queue revoke CONFIG {one.id}` removes it, and its users"
+    return Problem(f"invitation {one.id}", "its record cannot be read", fix)
 
 
 def revoke(config: Config, id: str) -> None:
@@ -60,7 +66,7 @@ def revoke(config: Config, id: str) -> None:
         revoked = register.revoke(id)
         print_problems(register.keep_users(), sign=WARNING)
         operator = Admin(Caller(client, config.run.name))
-        held = operator.evict(revoked.workers) if revoked.begun else 0
+        held = operator.evict(revoked.workers) if revoked.begun and revoked.workers else 0
         if held:
             operator.reclaim_all()
     said = "is revoked" if revoked.first else "was revoked before"
@@ -75,9 +81,9 @@ def _seconds(text: str) -> int:
     return int(words[1]) * UNITS_S[words[2]]
 
 
-def _at(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, UTC)
+def _at(ms: int) -> datetime | None:
+    return datetime.fromtimestamp(ms / 1000, UTC) if ms else None
 
 
 def _time(ms: int) -> str:
-    return f"{_at(ms):%Y-%m-%d %H:%M} UTC"
+    return f"{at:%Y-%m-%d %H:%M} UTC" if (at := _at(ms)) else "-"

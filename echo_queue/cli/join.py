@@ -26,9 +26,15 @@ from echo_queue.fleet.invitation.home import AUTHORITY, Home
 from echo_queue.fleet.invitation.register import Guest, worker_user, workers_prefix
 from echo_queue.fleet.invitation.token import Invitation, SignedToken, read_token
 from echo_queue.launch.problem_output import WARNING, print_problems
+from echo_queue.launch.supervisor import RoleError
 
 FOLDER = "joined"
 STDIN = "-"
+SHOWN = Problem(
+    "join",
+    "the token is in this command's words, where everyone on this machine can read it while the command runs",
+    "give `-`, and the token on standard input: `echo-queue join - < FILE`",
+)
 
 
 def join(text: str, folder: Path | None, *, inviter: str, workers: int | None, check: bool) -> None:
@@ -37,7 +43,9 @@ def join(text: str, folder: Path | None, *, inviter: str, workers: int | None, c
     `workers`: how many; None: one on each GPU, or one where there is none.
     Raises `EchoQueueError` with all that is missing or wrong.
     """
-    token = read_token(sys.stdin.readline() if text == STDIN else text, inviter)
+    token = read_token(_given() if text == STDIN else text, inviter)
+    if text != STDIN:
+        print_problems([SHOWN], sign=WARNING)
     refuse_unsafe(token, inviter)
     invitation = token.invitation
     home = Home(folder or Path(FOLDER) / f"{invitation.run}-{invitation.id}", invitation.id)
@@ -56,7 +64,18 @@ def join(text: str, folder: Path | None, *, inviter: str, workers: int | None, c
         prefix, devices = workers_prefix(invitation.name, invitation.id), _devices(config)
         names = [f"{prefix}{number}" for number in range(workers or _usual(devices))]
         placed = placements(names, devices, config.weights.peer_port)
-        work(config, home.config, placed)
+        try:
+            work(config, home.config, placed)
+        except RoleError:
+            _refuse_revoked(config, invitation)
+            raise
+
+
+def _given() -> str:
+    """Returns the first line of standard input; asks for it where a person types."""
+    if sys.stdin.isatty():
+        print("paste the token:", file=sys.stderr)
+    return sys.stdin.readline()
 
 
 def _devices(config: Config) -> list[str]:
@@ -136,6 +155,16 @@ def _missing(config: Config, home: Home, invitation: Invitation, workers: int | 
     yield from machine.gpu_problems(engine, machine.named(found, devices[:number]), cuda, size)
     yield from machine.disk_problems(home.path, size, number)
     yield from machine.peer_port_problems(config, number)
+
+
+def _refuse_revoked(config: Config, invitation: Invitation) -> None:
+    """Raises `InvitationError` if the invitation has been revoked; else whoever calls knows more."""
+    try:
+        connect_redis(config, "worker").close()
+    except RefusedUserError:
+        raise revoked(invitation) from None
+    except EchoQueueError:
+        return
 
 
 def _try_services(config: Config, invitation: Invitation) -> None:

@@ -164,7 +164,7 @@ def guest_rules(run: str, id: str) -> str:
     grants = (
         f"(~{offered} ~{claimed} +rename)",
         f"(%R~{claimed} +get)",
-        f"(%W~{keys.record(id)} +hsetnx)",
+        f"(%W~{keys.claim(id)} +hsetnx)",
         f"(%R~{keys.inviters} +sismember)",
         f"(%R~{queue.workers} +zrange)",
         f"(%R~{queue.peer('*')} +hget)",

@@ -96,10 +96,11 @@ class Keys:
 class InvitationKeys:
     """The key names of one run's invitations.
 
-    `index`: zset, id → ms of its issue. `inviters`: set of the public keys that sign invitations. A record is a hash:
-    name, issued_ms, expires_ms, claimed_ms and host (of the machine that claimed it), revoked_ms. `offered` is a string
-    that expires with the invitation, the signed grant. To claim it is to rename it to `claimed`, a name that nobody
-    knows but the machine that made up the nonce in it.
+    `index`: zset, id → ms of its issue. `inviters`: set of the public keys that sign invitations. A record is a hash,
+    which only admin writes: name, issued_ms, expires_ms, revoked_ms. `claim` is a hash, which the machine that claimed
+    the invitation writes: claimed_ms, and host. `offered` is a string that expires with the invitation, the signed
+    grant. To claim it is to rename it to `claimed`, a name that nobody knows but the machine that made up the nonce in
+    it.
     """
 
     def __init__(self, run: str) -> None:
@@ -109,6 +110,9 @@ class InvitationKeys:
 
     def record(self, id: str) -> str:
         return f"{self.prefix}record:{id}"
+
+    def claim(self, id: str) -> str:
+        return f"{self.prefix}claim:{id}"
 
     def offered(self, id: str) -> str:
         return f"{self.prefix}offered:{id}"

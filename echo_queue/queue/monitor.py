@@ -14,6 +14,7 @@ from echo_queue.queue.published_weights import PublishedWeights
 from echo_queue.queue.submitter import REFUSED, Submissions
 from echo_queue.queue.types import Audit, DeadTask, FleetStatus, Status, UpdateRecord, WorkerStatus
 from echo_queue.records import BASE, Group, PartialGroup, Version
+from echo_queue.records.foreign_numbers import whole
 
 if TYPE_CHECKING:
     from echo_queue.connections.secrets import Role
@@ -153,7 +154,7 @@ class Monitor(RunState, PublishedWeights, Submissions):
             return pipe.execute()
 
         counts = self._caller.persist("failed_sets", read) if names else []
-        found = zip(map(replies.text, names), (int(count or 0) for count in counts), strict=True)
+        found = zip(map(replies.text, names), (whole(count or b"0") for count in counts), strict=True)
         return {name: count for name, count in found if count > 0}
 
     def refused_sets(self) -> dict[str, str]:

@@ -1,9 +1,9 @@
 """Converts the server's answers to the frozen values of `types` and `records`, by pure functions that guess nothing.
 
-`rules_words` and `heartbeat_words` write the two hashes that the functions beside them read.
+`rules_words` and `heartbeat_words` write the two hashes that the functions beside them read. Numbers that arrive as
+text are read by `records/foreign_numbers.py`; only a counter, which Redis itself bounds, is read by `int`.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,7 +35,8 @@ from echo_queue.queue.types import (
     WorkerStatus,
 )
 from echo_queue.records import Group, PromptShard, Published, Task, Version
-from echo_queue.records.group_codec import GROUP_MAX_BYTES
+from echo_queue.records.foreign_numbers import NoNumber, finite, whole
+from echo_queue.records.group_codec import GROUP_MAX_BYTES, refuse
 
 
 def text(value: bytes) -> str:
@@ -77,21 +78,21 @@ def rules_words(rules: RunRules) -> list[str | int | float]:
 
 def rules_of(words: Mapping[str, str]) -> RunRules:
     return RunRules(
-        s=int(words["s"]),
-        batch=int(words["batch"]),
-        kappa="auto" if words["kappa"] == "auto" else int(words["kappa"]),
-        lease_ms=int(words["lease_ms"]),
-        max_attempts=int(words["max_attempts"]),
+        s=whole(words["s"]),
+        batch=whole(words["batch"]),
+        kappa="auto" if words["kappa"] == "auto" else whole(words["kappa"]),
+        lease_ms=whole(words["lease_ms"]),
+        max_attempts=whole(words["max_attempts"]),
         pace=words["pace"] == "1",
         late="wait" if words["late"] == "wait" else "requeue",
-        late_deadline_ms=int(words["late_deadline_ms"]),
-        group_max_bytes=int(words.get("group_max_bytes", GROUP_MAX_BYTES)),
-        group_max_tokens=int(words.get("group_max_tokens", GROUP_MAX_BYTES // 8)),
+        late_deadline_ms=whole(words["late_deadline_ms"]),
+        group_max_bytes=whole(words["group_max_bytes"]) if "group_max_bytes" in words else GROUP_MAX_BYTES,
+        group_max_tokens=whole(words["group_max_tokens"]) if "group_max_tokens" in words else GROUP_MAX_BYTES // 8,
         longest_first=words.get("longest_first") == "1",
         curriculum=_curriculum_of(words.get("curriculum", "off")),
-        curriculum_window=int(words.get("curriculum_window", 0)),
-        reward_failure=float(words.get("reward_failure", 0)),
-        reward_success=float(words.get("reward_success", 1)),
+        curriculum_window=whole(words["curriculum_window"]) if "curriculum_window" in words else 0,
+        reward_failure=finite(words.get("reward_failure", "0")),
+        reward_success=finite(words.get("reward_success", "1")),
     )
 
 
@@ -102,8 +103,8 @@ def _curriculum_of(word: str) -> Curriculum:
 def published_of(words: Mapping[str, str]) -> Published | None:
     if not words:
         return None
-    version = Version(int(words["lineage"]), int(words["number"]))
-    return Published(version, words["manifest"], words["digest"], int(words.get("ms", 0)))
+    version = Version(whole(words["lineage"]), whole(words["number"]))
+    return Published(version, words["manifest"], words["digest"], whole(words["ms"]) if "ms" in words else 0)
 
 
 def run_keys_of(words: Mapping[str, str]) -> RunKeys | None:
@@ -117,14 +118,14 @@ def task_of(stream: bytes, entry: bytes, flat: Sequence[bytes], min_pv: int) -> 
     return Task(
         id=words["id"],
         set=words["set"],
-        epoch=int(words["epoch"]),
-        index=int(words["index"]),
-        shard=PromptShard(words["shard"], int(words["first"]), int(words["count"])),
-        attempt=int(words["attempt"]),
-        late=int(words["late"]),
-        pv=int(words["pv"]),
+        epoch=whole(words["epoch"]),
+        index=whole(words["index"]),
+        shard=PromptShard(words["shard"], whole(words["first"]), whole(words["count"])),
+        attempt=whole(words["attempt"]),
+        late=whole(words["late"]),
+        pv=whole(words["pv"]),
         min_pv=min_pv,
-        lineage=int(words["lineage"]),
+        lineage=whole(words["lineage"]),
         stream=text(stream),
         entry=text(entry),
     )
@@ -134,7 +135,7 @@ def lease_of(reply: Sequence[Any]) -> Lease:
     (lineage, number, manifest, digest), abandoned, finished, learner_lineage, v, tasks = reply
     published = None
     if number is not None:
-        published = Published(Version(int(lineage), int(number)), text(manifest), text(digest))
+        published = Published(Version(whole(lineage), whole(number)), text(manifest), text(digest))
     return Lease(
         tasks=tuple(task_of(*task[:4]) for task in tasks),
         published=published,
@@ -155,9 +156,16 @@ def kept_of(reply: Sequence[Any]) -> dict[str, StoredPartial]:
 
 
 def kept_words(words: bytes, elements: Sequence[bytes]) -> StoredPartial:
-    """Returns the stored partial rollout of a value of the `partials` hash and the elements of a `segments` list."""
-    oldest, newest, lineage, tokens, mark, *_ = words.split(b" ")
-    return StoredPartial(int(oldest), int(newest), int(lineage), int(tokens), text(mark), segments_of(elements))
+    """Returns the stored partial rollout of a value of the `partials` hash and the elements of a `segments` list.
+
+    Raises `CodecError` for words that no move has written: a worker's user may write any.
+    """
+    try:
+        oldest, newest, lineage, tokens = map(whole, words.split(b" ")[:4])
+        mark = words.split(b" ")[4].decode("ascii")
+    except (ValueError, IndexError):
+        refuse(f"what is stored of it begins {words[:40]!r}")
+    return StoredPartial(oldest, newest, lineage, tokens, mark, segments_of(elements))
 
 
 def segments_of(elements: Sequence[bytes]) -> tuple[tuple[str, bytes], ...]:
@@ -174,24 +182,24 @@ def drained_of(reply: Sequence[Any], groups: tuple[Group, ...], malformed: int) 
 def record_of(entry: bytes, words: Mapping[bytes, bytes]) -> UpdateRecord:
     lineage, number = text(entry).split("-")
     task, release = text(words[b"task"]), text(words[b"release"])
-    return UpdateRecord(Version(int(lineage), int(number)), release, task, words[b"line"])
+    return UpdateRecord(Version(whole(lineage), whole(number)), release, task, words[b"line"])
 
 
 def submission_status_of(name: str, words: Mapping[str, str], chunks: Mapping[bytes, bytes]) -> SubmissionStatus:
     waiting, failed = [], []
-    for number, mark in sorted(chunks.items(), key=lambda item: int(item[0])):
-        if chunk := waiting_chunk_of(int(number), mark):
+    for number, mark in sorted(chunks.items(), key=lambda item: whole(item[0])):
+        if chunk := waiting_chunk_of(whole(number), mark):
             waiting.append(chunk)
         elif mark.startswith(b"failed "):
             _, first, count, _, reason = text(mark).split(" ", 4)
-            failed.append(FailedChunk(int(number), int(first), int(count), reason))
-    prompts = int(words["prompts"])
-    return SubmissionStatus(name, words["source"], int(words["chunks"]), prompts, tuple(waiting), tuple(failed))
+            failed.append(FailedChunk(whole(number), whole(first), whole(count), reason))
+    prompts = whole(words["prompts"])
+    return SubmissionStatus(name, words["source"], whole(words["chunks"]), prompts, tuple(waiting), tuple(failed))
 
 
 def waiting_chunk_of(number: int, mark: bytes) -> Chunk | None:
     state, first, count, digest, ticket = text(mark).split(" ", 4)
-    return Chunk(number, int(first), int(count), digest, ticket) if state == "waiting" else None
+    return Chunk(number, whole(first), whole(count), digest, ticket) if state == "waiting" else None
 
 
 def heartbeat_words(heartbeat: Heartbeat) -> list[str | float]:
@@ -217,20 +225,17 @@ def heartbeat_words(heartbeat: Heartbeat) -> list[str | float]:
 def heartbeat_of(words: Mapping[str, str]) -> Heartbeat:
     """Raises `KeyError` or `ValueError` for words that are no heartbeat."""
     lineage, number = words["version"].split(".")
-    for name in ("tokens_per_s", "groups_per_s", "pause_ms"):
-        if not math.isfinite(float(words.get(name, 0.0))):
-            raise ValueError(f"{name} is {words[name]}")
     return Heartbeat(
         engine=words["engine"],
-        version=Version(int(lineage), int(number)),
+        version=Version(whole(lineage), whole(number)),
         state=words["state"],
-        tokens_per_s=float(words["tokens_per_s"]),
-        groups_per_s=float(words["groups_per_s"]),
-        groups=int(words["groups"]),
-        pause_ms=float(words.get("pause_ms", 0.0)),
-        store_bytes=int(words.get("store_bytes", 0)),
-        peer_bytes=int(words.get("peer_bytes", 0)),
-        arrived_ms=int(words.get("arrived_ms", -1)),
+        tokens_per_s=finite(words["tokens_per_s"]),
+        groups_per_s=finite(words["groups_per_s"]),
+        groups=whole(words["groups"]),
+        pause_ms=finite(words.get("pause_ms", "0")),
+        store_bytes=whole(words.get("store_bytes", "0")),
+        peer_bytes=whole(words.get("peer_bytes", "0")),
+        arrived_ms=whole(words["arrived_ms"]) if "arrived_ms" in words else -1,
         release=words.get("release", ""),
         pool=words.get("pool", ""),
         machine=words.get("machine", ""),
@@ -240,10 +245,13 @@ def heartbeat_of(words: Mapping[str, str]) -> Heartbeat:
 
 def order_of(reply: bytes) -> WorkerOrder | None:
     """Returns the order in the answer to a heartbeat; None if there is none, or none of this release."""
-    word, _, within_ms = text(reply).partition(" ")
-    if word not in ("rest", "leave") or not within_ms.isdecimal():
+    word, _, within_ms = reply.partition(b" ")
+    if word not in (b"rest", b"leave"):
         return None
-    return WorkerOrder("rest" if word == "rest" else "leave", int(within_ms) / 1000)
+    try:
+        return WorkerOrder("rest" if word == b"rest" else "leave", whole(within_ms) / 1000)
+    except NoNumber:
+        return None
 
 
 def term_of(reply: Sequence[Any]) -> Term:
@@ -252,9 +260,18 @@ def term_of(reply: Sequence[Any]) -> Term:
 
 
 def fleet_of(held: Mapping[bytes, bytes], wanted: Mapping[bytes, bytes], now_ms: int) -> FleetStatus:
-    leads_ms = max(0, int(held.get(b"until_ms", 0)) - now_ms)
-    machines = {text(pool): int(count) for pool, count in sorted(wanted.items())}
-    return FleetStatus(text(held.get(b"leader", b"")), leads_ms, b"paused" in held, machines, _why(held.get(b"plan")))
+    """Returns what the fleet's controller says; a number of its that is none counts as 0."""
+    leads_ms = max(0, _whole_or_0(held.get(b"until_ms", b"0")) - now_ms)
+    machines = {pool.decode("utf-8", "replace"): _whole_or_0(count) for pool, count in sorted(wanted.items())}
+    leader = held.get(b"leader", b"").decode("utf-8", "replace")
+    return FleetStatus(leader, leads_ms, b"paused" in held, machines, _why(held.get(b"plan")))
+
+
+def _whole_or_0(words: bytes) -> int:
+    try:
+        return whole(words)
+    except NoNumber:
+        return 0
 
 
 def _why(plan: bytes | None) -> str:
@@ -270,13 +287,17 @@ def latest_weights_of(announced: Sequence[bytes | None], published: Mapping[byte
     words = {text(name): text(value) for name, value in published.items()}
     route, last = announced
     return LatestWeights(
-        published_of(words), None if route is None or last is None else Announced(text(route), int(last))
+        published_of(words), None if route is None or last is None else Announced(text(route), whole(last))
     )
 
 
 def joined_of(reply: Sequence[Any]) -> Joined:
     now_ms, rate, leaf, hold, rows = reply
-    upstreams = tuple(Upstream(text(name), text(address), int(children)) for name, address, children, _ in rows)
+    # Whoever shares the workers' rights may have written any bytes as a name or an address.
+    upstreams = tuple(
+        Upstream(name.decode("utf-8", "replace"), address.decode("utf-8", "replace"), children)
+        for name, address, children, _ in rows
+    )
     return Joined(upstreams, text(leaf), bool(hold), int(rate), now_ms / 1000)
 
 
@@ -292,10 +313,10 @@ def worker_of(name: bytes, silent_ms: int, words: Mapping[bytes, bytes], held: i
 def dead_of(words: Mapping[bytes, bytes]) -> DeadTask:
     return DeadTask(
         id=text(words[b"id"]),
-        attempts=int(words[b"attempt"]),
+        attempts=whole(words[b"attempt"]),
         reason=words[b"reason"].decode("utf-8", "replace"),
         worker=words[b"worker"].decode("utf-8", "replace"),
-        died_ms=int(words[b"died"]),
+        died_ms=whole(words[b"died"]),
     )
 
 
@@ -309,14 +330,14 @@ def status_of(reply: Sequence[Any], workers: tuple[WorkerStatus, ...]) -> Status
     counts = {name: int(number) for name, number in stats.items()}
     sizes = {name: int(number) for name, number in depths.items()}
     return Status(
-        learner=Version(int(state["lineage"]), int(state["v"])),
+        learner=Version(whole(state["lineage"]), whole(state["v"])),
         published=published_of(published),
         rules=rules_of(rules),
-        window=float(state["window"]),
+        window=finite(state["window"]),
         finished=bool(sizes.pop("finished")),
         submitted=counts.pop("submitted", 0),
         trained=counts.pop("trained", 0),
-        uncommitted=int(state["uncommitted"]),
+        uncommitted=whole(state["uncommitted"]),
         counts=counts,
         workers=workers,
         **sizes,

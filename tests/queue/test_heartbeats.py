@@ -55,6 +55,22 @@ def test_a_worker_that_invents_a_time_of_publication_measures_nothing(queue: Cli
         assert beat_of(queue).arrived_ms == -1
 
 
+@pytest.mark.parametrize("word", ["9" * 400, "9" * 5000, "1e308", "inf", "1_0", "\u0661", "0x10", b"\xff"])
+@pytest.mark.parametrize(
+    "field", ["groups", "store_bytes", "arrived_ms", "tokens_per_s", "pause_ms", "version", "generation"]
+)
+def test_a_heartbeat_with_a_number_that_is_none_is_unreadable_and_spoils_no_other(
+    queue: Clients, field: str, word: str | bytes
+) -> None:
+    """Its user may write the hash by hand."""
+    harness = QueueHarness(queue)
+    told = Heartbeat("engine", harness.version, "generating", 12.5, 0.25, 7)
+    for name in ("w1", "w2"):
+        queue.heartbeat(name, told, every_s=60.0)
+    queue.client.hset(queue.keys.worker("w1"), field, word)
+    assert (beat_of(queue, "w1").state, beat_of(queue, "w2")) == ("unreadable", told)
+
+
 def test_all_workers_are_shown_however_many_pages_they_fill(queue: Clients) -> None:
     harness = QueueHarness(queue, prompts=4)
     beat = replies.heartbeat_words(Heartbeat("engine", harness.version, "idle"))

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from echo_queue.config import Config
 from echo_queue.errors import Problem
+from echo_queue.records.foreign_numbers import whole
 
 NVIDIA_SMI = ("nvidia-smi", "--query-gpu=index,name,memory.total,driver_version", "--format=csv,noheader,nounits")
 ASK_S = 30.0
@@ -179,11 +180,14 @@ def peer_warnings(addresses: Sequence[str]) -> Iterator[Problem]:
         yield Problem("peers", what, "nothing has to be done: this worker then reads all weights from the store")
 
 
+MOST_PORT = (1 << 16) - 1
+
+
 def _greets(address: str) -> bool:
     """Returns whether there is a worker at `host:port`: it speaks first. Nothing is sent to it."""
     host, _, port = address.rpartition(":")
     with suppress(OSError, ValueError):
-        place = host.strip("[]"), int(port)
+        place = host.strip("[]"), whole(port, MOST_PORT)
         with socket.create_connection(place, timeout=GREETING_S) as peer:
             return peer.recv(4) == b"EQ1 "
     return False

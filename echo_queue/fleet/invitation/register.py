@@ -2,15 +2,16 @@
 
 - A grant is handed out once, because claiming it is one RENAME, after which it is no more where it was. The machine
   that made it finds the grant again after a lost reply, since only it knows the name that it gave.
-- A machine that takes the grant marks the record in the same transaction that reads the grant. What it says there of
-  itself is not to be trusted.
+- A machine that takes the grant says so in the same transaction that reads the grant, under a key of its own. What it
+  says there is not to be trusted: it changes nothing but since when the invitation counts as claimed, and by whom.
+- An invitation whose record nobody can read is listed as `unreadable`, and `revoke` removes it whole.
 - Redis keeps the users of invitations that nobody claimed, but their passwords are gone when the invitation expires;
   `tidy` removes them.
 """
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -18,13 +19,15 @@ from typing import Any, Literal
 import redis
 
 from echo_queue import failpoints
+from echo_queue.config.model import NAME
 from echo_queue.connections.endpoints import CELERY_PREFIX
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.queue.acl import guest_rules, rules
 from echo_queue.queue.keys import InvitationKeys, Keys
 from echo_queue.queue.replies import milliseconds
+from echo_queue.records.foreign_numbers import MOST_MS, NoNumber, whole
 
-State = Literal["open", "claimed", "expired", "revoked"]
+State = Literal["open", "claimed", "expired", "revoked", "unreadable"]
 MOST_HOST = 64
 MOST_PEERS = 3
 """The most workers whose addresses a guest asks for."""
@@ -37,7 +40,10 @@ LOST_AT_RESTART = Problem(
 
 @dataclass(frozen=True)
 class Entry:
-    """An invitation as the server has it. `since_ms`: when it came into that state; `host`: of who claimed it."""
+    """An invitation as the server has it. `since_ms`: when it came into that state; `host`: of who claimed it.
+
+    The times of one that is unreadable are 0.
+    """
 
     id: str
     name: str
@@ -49,8 +55,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class Revocation:
-    """The end of an invitation. `first`: it was not revoked before; `workers`: how the names of its workers begin;
-    `begun`: the run has rules, without which nobody can have leased anything.
+    """The end of an invitation. `first`: it was not revoked before; `workers`: how the names of its workers begin,
+    empty if nobody knows; `begun`: the run has rules, without which nobody can have leased anything.
     """
 
     first: bool
@@ -119,11 +125,12 @@ class Register:
         ids = [word.decode() for word in self._client.zrange(self._keys.index, 0, -1)]
         with self._client.pipeline(transaction=False) as asked:
             for id in ids:
-                asked.hgetall(self._keys.record(id)).exists(self._keys.offered(id))
-            answers = asked.execute()
+                asked.hgetall(self._keys.record(id)).hmget(self._keys.claim(id), "claimed_ms", "host")
+                asked.exists(self._keys.offered(id))
+            answers = asked.execute(raise_on_error=False)
         return [
-            entry_of(id, {_text(key): _text(value) for key, value in record.items()}, bool(offered), now_ms)
-            for id, record, offered in zip(ids, answers[::2], answers[1::2], strict=True)
+            entry_of(id, record, claim, bool(offered), now_ms)
+            for id, record, claim, offered in zip(ids, answers[::3], answers[1::3], answers[2::3], strict=True)
         ]
 
     def revoke(self, id: str) -> Revocation:
@@ -132,35 +139,51 @@ class Register:
         Raises `ServiceError` for an invitation that never was.
         """
         keys = self._keys
-        name = self._client.hget(keys.record(id), "name")
-        if name is None:
+        entry = next((entry for entry in self.entries() if entry.id == id), None)
+        if entry is None:
             what = f"{id} is no invitation to run {self._run}"
             raise ServiceError(Problem("invitation", what, "`echo-queue invitations CONFIG` lists them"))
         self._remove_users(guest_user(self._run, id), worker_user(self._run, id))
         failpoints.step("remove grant", lambda: self._client.delete(keys.offered(id)))
-        mark = partial(self._client.hsetnx, keys.record(id), "revoked_ms", self.now_ms())
-        first = bool(failpoints.step("note revocation", mark))
+        if entry.state == "unreadable":
+            self._forget(id)
+            first = True
+        else:
+            mark = partial(self._client.hsetnx, keys.record(id), "revoked_ms", self.now_ms())
+            first = bool(failpoints.step("note revocation", mark))
         begun = bool(self._client.exists(Keys(self._run).rules))
-        return Revocation(first, workers_prefix(_text(name), id), begun)
+        return Revocation(first, workers_prefix(entry.name, id) if entry.name else "", begun)
+
+    def _forget(self, id: str) -> None:
+        with self._client.pipeline(transaction=True) as move:
+            move.delete(self._keys.record(id), self._keys.claim(id)).zrem(self._keys.index, id)
+            failpoints.step("forget invitation", move.execute)
 
     def tidy(self) -> list[Entry]:
-        """Removes the users that nobody can use any more: both of expired invitations, the guest of claimed ones.
+        """Removes the users that nobody can use any more: both of expired and revoked ones, the guest of claimed ones.
 
-        A machine that claimed its grant may ask for it again until the invitation expires. Workers that may go on get
-        the rights that this release gives their role. Returns all invitations as it found them, the oldest first.
+        A machine that claimed its grant may ask for it again until the invitation expires. Users that may go on get
+        the rights that this release gives them. Returns all invitations as it found them, the oldest first.
         """
         entries, now_ms = self.entries(), self.now_ms()
         known = {_text(name) for name in self._client.acl_users()} if entries else set()
         for entry in entries:
             worker, guest = worker_user(self._run, entry.id), guest_user(self._run, entry.id)
-            if entry.state == "expired":
+            if entry.state in ("expired", "revoked") and {guest, worker} & known:
                 self._remove_users(guest, worker)
-            elif entry.state in ("open", "claimed") and worker in known:
-                words = ("resetkeys", "clearselectors", *_worker_rules(self._run, entry.name, entry.id).split())
-                failpoints.step("admit user", partial(self._client.execute_command, "ACL", "SETUSER", worker, *words))
+            elif entry.state in ("open", "claimed"):
+                self._renew_rights(known, {
+                    worker: _worker_rules(self._run, entry.name, entry.id), guest: guest_rules(self._run, entry.id)
+                })  # fmt: skip
             if entry.state == "claimed" and entry.expires_ms <= now_ms:
                 self._remove_users(guest)
         return entries
+
+    def _renew_rights(self, known: set[str], rights: Mapping[str, str]) -> None:
+        """Gives those of these users that there are these rights; their passwords stay."""
+        for user in rights.keys() & known:
+            words = ("resetkeys", "clearselectors", *rights[user].split())
+            failpoints.step("admit user", partial(self._client.execute_command, "ACL", "SETUSER", user, *words))
 
     def keep_users(self) -> Iterator[Problem]:
         """Has Redis write its users to its file. Yields a warning where it has none."""
@@ -173,23 +196,57 @@ class Register:
         failpoints.step("remove users", lambda: self._client.execute_command("ACL", "DELUSER", *names))
 
 
-def entry_of(id: str, record: Mapping[str, str], offered: bool, now_ms: int) -> Entry:
-    """Judges a record. `offered`: whether its grant is still there to be claimed."""
-    times = {key: int(value) if value.isdecimal() else 0 for key, value in record.items() if key.endswith("_ms")}
-    issued_ms, expires_ms = times.get("issued_ms", 0), times.get("expires_ms", 0)
+Record = Mapping[bytes, bytes]
+Claim = Sequence[bytes | None]
+
+
+def entry_of(id: str, record: Record | Exception, claim: Claim | Exception, offered: bool, now_ms: int) -> Entry:
+    """Judges a record. `claim`: since when and by whom it is claimed, as far as somebody says so.
+
+    `offered`: whether its grant is still there to be claimed. An exception says that the key holds something else.
+    """
+    if isinstance(record, Exception):
+        return Entry(id, "", "unreadable", 0, 0)
+    name = _text(record.get(b"name", b""))
+    named = name if NAME.fullmatch(name) else ""
+    try:
+        issued_ms, expires_ms = (whole(record.get(field, b""), MOST_MS) for field in (b"issued_ms", b"expires_ms"))
+        revoked_ms = whole(record[b"revoked_ms"], MOST_MS) if b"revoked_ms" in record else None
+    except NoNumber:
+        return Entry(id, named, "unreadable", 0, 0)
+    if not named:
+        return Entry(id, "", "unreadable", 0, 0)
+    claimed_ms, host = _claim_of(claim, issued_ms, now_ms)
     state: State
-    if "revoked_ms" in times:
-        state, since_ms = "revoked", times["revoked_ms"]
-    elif "claimed_ms" in times:
-        state, since_ms = "claimed", times["claimed_ms"]
+    if revoked_ms is not None:
+        state, since_ms = "revoked", revoked_ms
+    elif claimed_ms is not None:
+        state, since_ms = "claimed", claimed_ms
     elif now_ms >= expires_ms:
         state, since_ms = "expired", expires_ms
     elif offered:
         state, since_ms = "open", issued_ms
     else:  # the machine that took the grant did not get as far as reading it
         state, since_ms = "claimed", issued_ms
-    host = re.sub(r"[^\w.-]", "?", record.get("host", ""))[:MOST_HOST]
-    return Entry(id, record.get("name", ""), state, since_ms, expires_ms, host)
+    return Entry(id, named, state, since_ms, expires_ms, host)
+
+
+def _claim_of(claim: Claim | Exception, issued_ms: int, now_ms: int) -> tuple[int | None, str]:
+    """Returns since when the invitation is claimed, None if nobody says so, and by whom.
+
+    A time that cannot be is that of its issue.
+    """
+    if isinstance(claim, Exception):
+        return issued_ms, ""
+    since, host = claim
+    shown = re.sub(r"[^\w.-]", "?", _text(host or b""), flags=re.ASCII)[:MOST_HOST]
+    if since is None:
+        return None, shown
+    try:
+        claimed_ms = whole(since, now_ms)
+    except NoNumber:
+        claimed_ms = 0
+    return max(issued_ms, claimed_ms), shown
 
 
 class Guest:
@@ -237,7 +294,7 @@ class Guest:
                 return None
         now_ms = self.now_ms()
         with self._client.pipeline(transaction=True) as move:
-            move.hsetnx(keys.record(self._id), "claimed_ms", now_ms).hsetnx(keys.record(self._id), "host", host)
+            move.hsetnx(keys.claim(self._id), "claimed_ms", now_ms).hsetnx(keys.claim(self._id), "host", host)
             move.get(mine)
             grant: bytes | None = failpoints.step("read grant", move.execute)[-1]
         return grant

@@ -1,14 +1,17 @@
 """A machine that has nothing but a token becomes a worker of the run, once, until it is revoked."""
 
 import os
+import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
 
 import orjson
 import pytest
+from typer.testing import CliRunner
 
 from echo_queue import failpoints
+from echo_queue.cli.commands import app
 from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_redis, connect_store
 from echo_queue.errors import EchoQueueError, ServiceError
@@ -19,7 +22,7 @@ from echo_queue.queue import Caller, Chunk, Heartbeat, Outcome, PromptSet, Trust
 from echo_queue.queue.keys import Keys
 from echo_queue.records import PromptShard, Published, Version
 from echo_queue.weights import Signer
-from tests.fleet.invitation.conftest import Say, secrets_of
+from tests.fleet.invitation.conftest import Say, as_it_was, secrets_of
 from tests.fleet.invitation.inviting_run import RUN, InvitingRun
 from tests.killer import Killer
 from tests.queue.clients import Clients
@@ -113,6 +116,21 @@ def test_an_invitation_is_used_once_by_one_machine_which_may_come_again(
     assert say("join", token, "--check", "--dir", tmp_path / "a").exit_code == 0
     next((tmp_path / "a").glob("*.grant")).unlink()  # the reply was lost
     assert say("join", token, "--check", "--dir", tmp_path / "a").exit_code == 0
+
+
+@pytest.mark.slow
+def test_what_invite_prints_joins_and_keeps_the_token_out_of_the_command_line(
+    say: Say, run: InvitingRun, tmp_path: Path
+) -> None:
+    issued = say("invite", run.config_file())
+    command = re.search("echo-queue (join .*)", issued.stderr)
+    assert command is not None and issued.stdout.strip() not in issued.stderr
+    words = (*command[1].split(), "--check", "--dir", str(tmp_path / "a"))
+    with as_it_was():
+        joined = CliRunner().invoke(app, words, input=issued.stdout)
+    assert joined.exit_code == 0 and "standard input" not in joined.stderr, joined.output
+    token = issued.stdout.strip()
+    assert "everyone on this machine can read it" in say("join", token, "--check", "--dir", tmp_path / "a").stderr
 
 
 @pytest.mark.slow

@@ -63,7 +63,9 @@ def test_a_token_opens_nothing_by_hand_but_one_grant(client: Any, run_name: str)
         ("RENAME", keys.offered(ID), queue.state),
         ("HGETALL", keys.record(ID)),
         ("HSET", keys.record(ID), "revoked_ms", "1"),
-        ("HSETNX", keys.record("f" * 12), "revoked_ms", "1"),
+        ("HSETNX", keys.record(ID), "revoked_ms", "1"),
+        ("HSETNX", keys.claim("f" * 12), "claimed_ms", "1"),
+        ("HGETALL", keys.claim(ID)),
         ("SADD", keys.inviters, KEY),
         ("KEYS", "*"),
         ("SCAN", "0"),
@@ -120,17 +122,63 @@ def test_a_server_without_a_file_for_its_users_says_that_they_will_be_forgotten(
     assert list(register.keep_users()) == []
 
 
+@pytest.mark.parametrize("words", ["9" * 5000, "9" * 18, "\u0661", "-1", "1e3", b"\xff", ""])
+def test_whatever_a_tokens_holder_writes_of_its_claim_the_list_goes_on(
+    client: Any, register: Register, run_name: str, words: str | bytes
+) -> None:
+    for field in ("claimed_ms", "host", "revoked_ms", "name", "expires_ms"):
+        client.hsetnx(InvitationKeys(run_name).claim(ID), field, words)
+    register.tidy()
+    (entry,) = register.entries()
+    assert (entry.state, entry.name) == ("claimed", "gpu")
+    assert register.revoke(ID).first
+    assert register.entries()[0].state == "revoked"
+
+
+@pytest.mark.parametrize("field", ["name", "issued_ms", "expires_ms", "revoked_ms", None])
+def test_a_record_that_nobody_can_read_spoils_no_other_and_revoking_removes_it(
+    client: Any, register: Register, redis_client: "redis.Redis", run_name: str, field: str | None
+) -> None:
+    keys, other = InvitationKeys(run_name), "ab" * 6
+    register.offer(other, "other", GRANT, KEY, expires_ms=register.now_ms() + FAR_MS)
+    if field is None:
+        redis_client.set(keys.record(ID), "no hash")
+    else:
+        redis_client.hset(keys.record(ID), field, "9" * 5000)
+    register.tidy()
+    assert {entry.id: entry.state for entry in register.entries()} == {ID: "unreadable", other: "open"}
+    assert register.revoke(ID).first
+    assert [entry.id for entry in register.entries()] == [other]
+    assert ID not in " ".join(redis_client.acl_users())
+
+
+def test_tidying_takes_from_older_guests_what_this_release_does_not_give_them(
+    client: Any, register: Register, redis_client: "redis.Redis", run_name: str
+) -> None:
+    keys = InvitationKeys(run_name)
+    redis_client.execute_command("ACL", "SETUSER", guest_user(run_name, ID), f"(%W~{keys.record(ID)} +hsetnx)")
+    assert client.hsetnx(keys.record(ID), "claimed_ms", "9" * 5000)
+    register.tidy()
+    assert register.entries()[0].state == "open"
+    with pytest.raises(NoPermissionError):
+        client.hsetnx(keys.record(ID), "revoked_ms", "1")
+    assert Guest(client, run_name, ID).claim("mine", "host") == GRANT
+
+
 @pytest.mark.parametrize(
-    ("record", "offered", "state"),
+    ("record", "claim", "offered", "state"),
     [
-        ({}, True, "open"),
-        ({}, False, "claimed"),
-        ({"claimed_ms": "20"}, False, "claimed"),
-        ({"claimed_ms": "20", "revoked_ms": "30"}, False, "revoked"),
-        ({"expires_ms": "40"}, False, "expired"),
-        ({"expires_ms": "40", "claimed_ms": "no number"}, False, "claimed"),
+        ({}, (None, None), True, "open"),
+        ({}, (None, None), False, "claimed"),
+        ({}, (b"20", None), False, "claimed"),
+        ({b"revoked_ms": b"30"}, (b"20", None), False, "revoked"),
+        ({b"expires_ms": b"40"}, (None, None), False, "expired"),
+        ({b"expires_ms": b"40"}, (b"no number", None), False, "claimed"),
+        ({b"name": b"\xff"}, (None, None), True, "unreadable"),
     ],
 )
-def test_each_record_has_one_state(record: dict[str, str], offered: bool, state: str) -> None:
-    entry = entry_of(ID, {"name": "n", "issued_ms": "10", "expires_ms": "100", **record}, offered, 50)
-    assert entry.state == state
+def test_each_record_has_one_state(
+    record: dict[bytes, bytes], claim: tuple[bytes | None, bytes | None], offered: bool, state: str
+) -> None:
+    words = {b"name": b"n", b"issued_ms": b"10", b"expires_ms": b"100", **record}
+    assert entry_of(ID, words, claim, offered, 50).state == state

@@ -21,6 +21,7 @@ from tests.workers.weights.peer_harness import (
     CHUNK,
     DEADLINE_S,
     HASTY_S,
+    SECRET,
     Conversation,
     Liar,
     Member,
@@ -29,6 +30,7 @@ from tests.workers.weights.peer_harness import (
 )
 from workers.weights.peers import source_choice
 from workers.weights.peers.http1 import answer_head, parse_request
+from workers.weights.peers.peer_auth import GREETING_DOMAIN, GREETING_END, PeerAuth
 from workers.weights.peers.route_sources import PeerRouteSources
 
 pytestmark = pytest.mark.usefixtures("patient_sources")
@@ -474,6 +476,53 @@ def test_a_service_that_is_no_peer_gets_not_one_byte_of_whoever_was_sent_to_it(
         assert peer_harness.member("b", chunk_deadline_s=HASTY_S).fetch(route) == (route.size, 0)
         service.join(DEADLINE_S)
     assert got == [b""]
+
+
+class LyingMember(PeerAuth):
+    """A member of the run whose greetings are signed for whatever time it likes."""
+
+    def __init__(self, expires: str) -> None:
+        super().__init__(SECRET)
+        self._words = expires
+
+    def greeting(self, server: str) -> bytes:
+        return f"EQ1 {self._words} {self._mark(GREETING_DOMAIN, server, self._words)}".encode() + GREETING_END
+
+
+@pytest.mark.parametrize("expires", ["soon", "9" * 5000, "-1", "1_7", "\u0661\u0667", "1e9", "inf", ""])
+def test_a_member_that_greets_with_no_time_costs_nothing_but_a_report(peer_harness: PeerHarness, expires: str) -> None:
+    route = peer_harness.publish(*random_parts(4))
+    first = peer_harness.member("a")
+    first.fetch(route)
+    first.exchange._server._tokens = LyingMember(expires)
+    assert peer_harness.member("b").fetch(route) == (route.size, 0)
+    assert peer_harness.queue.client.hkeys(f"{peer_harness.queue.keys.prefix}reports:a") == [b"unreachable b"]
+
+
+@pytest.mark.parametrize("field", ["address", "region", "rate", "leaf"])
+@pytest.mark.parametrize(
+    "value", [b"\xff\xfe", b"a\0b:80", b"10.0.0.1:80\r\nX: y", "h\u00f6st:80".encode(), b"9" * 5000]
+)
+def test_a_peer_that_wrote_any_bytes_about_itself_keeps_nobody_from_the_store(
+    peer_harness: PeerHarness, field: str, value: bytes
+) -> None:
+    """Its Redis user may write the hash by hand."""
+    route = peer_harness.publish(*random_parts(4))
+    peer_harness.heartbeat("odd")
+    peer_harness.queue.join(Peer("odd", "default", "127.0.0.1:9"), route.name)
+    peer_harness.queue.client.hset(peer_harness.queue.keys.peer("odd"), field, value)
+    assert peer_harness.member("b").fetch(route) == (route.size, 0)
+
+
+def test_a_peer_whose_name_is_no_name_keeps_nobody_from_the_store(peer_harness: PeerHarness) -> None:
+    route, keys = peer_harness.publish(*random_parts(4)), peer_harness.queue.keys
+    liar = peer_harness.liar("odd", route, silent)
+    client: Any = peer_harness.queue.client
+    for key in (keys.peer("odd"), keys.worker("odd")):
+        client.copy(key, key.replace("odd", "\u00f6dd"))
+    client.zadd(f"{keys.prefix}chain:default:{route.name}", {"\u00f6dd": 9})
+    assert peer_harness.member("b", chunk_deadline_s=HASTY_S).fetch(route) == (route.size, 0)
+    assert asked_for_a_part(liar) == 1
 
 
 def test_no_connection_is_made_to_an_address_outside_the_networks_of_peers(peer_harness: PeerHarness) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from workers.weights.peers.peer_auth import LIFE_S, SKEW_S, PeerAuth, Refused
+from workers.weights.peers.peer_auth import DOMAIN, LIFE_S, SKEW_S, PeerAuth, Refused
 
 PATH = "/parts/weights/0001/00000007/full/a.part?from=0"
 
@@ -84,6 +84,14 @@ def test_a_greeting_proves_the_server_that_it_was_made_for_and_expires() -> None
     clock.now_s += LIFE_S + SKEW_S + 1
     with pytest.raises(Refused):
         peers.check_greeting(greeting, "w1")
+
+
+@pytest.mark.parametrize("expires", ["soon", "", "-5", "1_700", "\u0661", "1e9", "nan", "9" * 16, "9" * 4400])
+def test_a_token_of_a_member_that_expires_at_no_time_is_refused(expires: str) -> None:
+    peers = PeerAuth(b"secret")
+    mark = peers._mark(DOMAIN, "w2", "w1", PATH, expires)
+    with pytest.raises(Refused):
+        peers.check(f"EQ1 w2 {expires} {mark}", "w1", PATH)
 
 
 def test_a_greeting_is_no_token_and_a_token_no_greeting() -> None:

@@ -11,7 +11,6 @@
 """
 
 import os
-import re
 import socket
 import struct
 import time
@@ -19,10 +18,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
+from echo_queue.records.foreign_numbers import NoNumber, whole
+
 HEAD_MAX_BYTES = 4096
 PREFIX = "/parts/"
 LINE_END, HEAD_END = b"\r\n", b"\r\n\r\n"
-COUNT = re.compile(r"[0-9]{1,15}")
 REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 503: "Service Unavailable"}
 LEAST_S = 0.001
 
@@ -122,9 +122,10 @@ def _fields(head: bytes) -> tuple[str, dict[str, str]]:
 
 
 def _count(text: str) -> int:
-    if not COUNT.fullmatch(text):
-        raise Garbled("no count")
-    return int(text)
+    try:
+        return whole(text)
+    except NoNumber as error:
+        raise Garbled(str(error)) from None
 
 
 class Wire:

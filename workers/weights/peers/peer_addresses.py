@@ -5,14 +5,19 @@
 - A name is resolved once, and the address that was checked is the one to which the connection is made.
 """
 
+import re
 import socket
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+
+from echo_queue.records.foreign_numbers import whole
 
 Address = IPv4Address | IPv6Address
 Place = tuple[str, int]
 """An address and a port, as sockets take them."""
 
+HOST = re.compile(r"[\w.:\[\]-]+", re.ASCII)
+MOST_PORT = (1 << 16) - 1
 METADATA = frozenset(map(ip_address, ("100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254")))
 """The metadata services of clouds that do not have an address of the link (169.254.0.0/16)."""
 
@@ -36,15 +41,18 @@ class PeerAddresses:
     def place_of(self, address: str) -> Place:
         """Resolves `host:port`, and checks the result. Raises `Refused`, or `OSError` for an unknown name."""
         host, _, port = address.rpartition(":")
-        if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        if not HOST.fullmatch(host):
             raise Refused(f"{address!r:.100} is no host and port")
         try:
-            found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
-        except UnicodeError:
-            raise Refused(f"{address!r:.100} is no host and port") from None
+            number = whole(port, MOST_PORT)
+            found = socket.getaddrinfo(host.strip("[]"), number, type=socket.SOCK_STREAM) if number else []
+        except ValueError:  # no port, or a host with bytes that no name has
+            found = []
+        if not found:
+            raise Refused(f"{address!r:.100} is no host and port")
         place = found[0][4]
         self.check(str(place[0]))
-        return str(place[0]), int(port)
+        return str(place[0]), number
 
     def _allows(self, address: Address) -> bool:
         if self._networks:

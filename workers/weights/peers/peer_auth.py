@@ -12,6 +12,8 @@ import hmac
 import time
 from collections.abc import Callable
 
+from echo_queue.records.foreign_numbers import NoNumber, whole
+
 LIFE_S = 60
 SKEW_S = 30
 """The largest difference between two workers' clocks after both were set by Redis' own."""
@@ -73,7 +75,11 @@ class PeerAuth:
         if not hmac.compare_digest(mark.encode(), expected.encode()):
             raise Refused("not made with this secret, or for something else")
         now_s = self._clock() - self._ahead_s
-        if not now_s - SKEW_S <= int(expires) <= now_s + LIFE_S + SKEW_S:
+        try:
+            ends_s = whole(expires)
+        except NoNumber as error:
+            raise Refused(f"expires at no time: {error}") from None
+        if not now_s - SKEW_S <= ends_s <= now_s + LIFE_S + SKEW_S:
             raise Refused("expired")
 
     def _mark(self, *words: str) -> str:

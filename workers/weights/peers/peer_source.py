@@ -128,14 +128,14 @@ class PeerSource:
 
     def _ask(self, method: str, file: PartFile, deadline_s: float, fresh: bool = False) -> tuple[Wire, Answer]:
         path = path_of(file.part.key, file.next)
-        head = request_head(method, path, self._address, self._tokens.mint(self._worker, self.name, path))
         give_up = time.monotonic() + deadline_s
         wire: Wire | None = None
         while True:
             known = None if fresh or wire is not None else self._kept()
             wire = known or self._connect(max(0.0, give_up - time.monotonic()))
             try:
-                wire.send(head, deadline_s)
+                token = self._tokens.mint(self._worker, self.name, path)
+                wire.send(request_head(method, path, self._address, token), deadline_s)
                 answer = wire.head(max(0.0, give_up - time.monotonic()))
                 if answer is not None:
                     return wire, self._good(parse_answer(answer))
@@ -147,7 +147,7 @@ class PeerSource:
             except Silent:
                 wire.close()
                 raise SilentPeer(f"{self.name} did not answer within {deadline_s:g} s") from None
-            except Garbled as error:
+            except (Garbled, UnicodeEncodeError) as error:  # a peer may name itself as it likes
                 wire.close()
                 raise BadSource(f"{self.name} answered no HTTP of ours: {error}") from None
             except SourceFailed:
