@@ -15,6 +15,7 @@ from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.errors import AGAIN, DONE, REFUSED, ConfigError, EchoQueueError, Problem, SetBackError
 from echo_queue.launch import collection
+from echo_queue.launch.import_path import PYTHON
 from echo_queue.launch.model_imports import spare_scipy
 from echo_queue.launch.problem_output import print_problems
 from echo_queue.launch.signals import set_on_signals
@@ -35,9 +36,7 @@ def main() -> int:
         _log_as(place)
         if place is None and config.learner.ranks > 1:
             backoff = launcher.backoff_for(config.learner.rank_deadline_s + config.queue.stall_deadline_s)
-            return launcher.launch(
-                [sys.executable, "-m", "learner", str(arguments.config)], config.learner.ranks, backoff
-            )
+            return launcher.launch([*PYTHON, "-m", "learner", str(arguments.config)], config.learner.ranks, backoff)
         return _train(config, place or ALONE)
     except EchoQueueError as error:
         print_problems(error.problems)

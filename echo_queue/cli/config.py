@@ -65,8 +65,9 @@ def examine(path: Path, role: For = For.run) -> Report:
     if of_directory := tuple(_directory_problems(config.run.dir)):
         return Report(config, problems + of_directory)
     services = inspect(config, preflight.ROLES.get(role))
-    placed = tuple(placement.sharing(config) if role is For.run else _services_elsewhere(config))
-    return Report(config, problems + services.refusals, services.warnings + placed)
+    placed = placement.sharing(config) if role is For.run else _services_elsewhere(config)
+    warnings = (*services.warnings, *placed, *preflight.warnings(config, role))
+    return Report(config, problems + services.refusals, warnings)
 
 
 def _services_elsewhere(config: configuration.Config) -> Iterator[Problem]:

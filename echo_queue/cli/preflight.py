@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from echo_queue.capacity.estimate.model_config import find
-from echo_queue.config import Config
+from echo_queue.config import Config, module_search
 from echo_queue.config.checks import NAMED
 from echo_queue.config.function_text import definition
 from echo_queue.connections.hub import reachable
@@ -60,6 +60,9 @@ def problems(config: Config, role: For = For.run) -> Iterator[Problem]:
     """Yields everything that would end `role` here and can be known at once."""
     if role is not For.worker:  # the learner's folder reaches workers through the store
         yield from _model(config, role)
+    for name, file in module_search.displaced():
+        what = f"{file} would be imported in place of Echo Queue's own {name}"
+        yield Problem("PYTHONPATH", what, "take that folder out: a module beside which you start is found without it")
     if role is not For.submitter:
         yield from _packages(config, role)
     if role in (For.run, For.learner) and config.learner.device == "cuda" and not machine.torch_takes_gpus():
@@ -79,6 +82,15 @@ def problems(config: Config, role: For = For.run) -> Iterator[Problem]:
             yield loss
     if role in (For.run, For.submitter):
         yield from _prompts(config, role)
+
+
+def warnings(config: Config, role: For = For.run) -> Iterator[Problem]:
+    """Warns of modules beside the user's own that no process imports, since a package has their name."""
+    own = config.environment.function if role in (For.run, For.worker) else ""
+    own = own or (config.learner.loss if role in (For.run, For.learner) else "")
+    if own and (names := [file.name for file in module_search.hidden()]):
+        what = f"{', '.join(names)} in this folder cannot be imported: installed packages have these names"
+        yield Problem(own, what, "rename what your function imports; the rest may stay")
 
 
 def _ports(config: Config) -> Iterator[Problem]:

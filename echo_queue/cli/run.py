@@ -245,12 +245,19 @@ class Pipeline:
     def _start_main_roles(self) -> None:
         """Starts the learner, and as many workers as can load beside it: each keeps a core busy for seconds."""
         first = max(1, (os.cpu_count() or 1) - 1)
-        self.roles.start(learner(self.path), *self._to_start[:first])
+        self.roles.start(learner(self.path, self._is_finished), *self._to_start[:first])
         del self._to_start[:first]
 
     def _start_further_workers(self) -> None:
         self.roles.start(*self._to_start)
         self._to_start.clear()
+
+    def _is_finished(self) -> bool:
+        """Returns whether the learner has marked the run finished."""
+        try:
+            return monitor(self.config).status().finished
+        except ServiceError:
+            return False
 
     def _services_answer(self) -> bool:
         try:

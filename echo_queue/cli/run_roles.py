@@ -1,16 +1,19 @@
 """The roles that `echo-queue run` starts on this machine, each with its program and the way in which it ends."""
 
-import sys
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from echo_queue.cli.placement import of_run
 from echo_queue.config import Config
 from echo_queue.connections.endpoints import EMBEDDED
+from echo_queue.launch.import_path import PYTHON
 from echo_queue.launch.roles import command
 from echo_queue.launch.supervisor import Role
 
-ECHO_QUEUE = (sys.executable, "-m", "echo_queue.cli")
+ECHO_QUEUE = (*PYTHON, "-m", "echo_queue.cli")
+CELERYS = "CELERY_"
+"""Begins the variables that Celery takes for options of its program, and those that a user has for his own ones."""
 
 
 def services(config: Config, path: Path) -> Iterator[Role]:
@@ -28,7 +31,9 @@ def celery(config: Config) -> Role:
     """Returns one Celery worker; its child processes are in its process group and end with it."""
     options = ("--concurrency", str(config.submission.processes), "--loglevel", "INFO")
     quiet = ("--without-gossip", "--without-mingle", "--without-heartbeat")
-    return Role("celery", (sys.executable, "-m", "celery", "-A", "echo_queue.submission", "worker", *options, *quiet))
+    without = [word for name in os.environ if name.startswith(CELERYS) for word in ("-u", name)]
+    program = (*PYTHON, "-m", "celery", "-A", "echo_queue.submission", "worker", *options, *quiet)
+    return Role("celery", (*(("env", *without) if without else ()), *program))
 
 
 def submission(config: Config, path: Path) -> Role:
@@ -44,9 +49,9 @@ def workers(config: Config, path: Path) -> Iterator[Role]:
         yield Role(place.name, program, grace_s=config.rollout.grace_s + 5, ends=True, forked=not variables)
 
 
-def learner(path: Path) -> Role:
-    """Returns the learner."""
-    return Role("learner", tuple(command("learner", path)), grace_s=60.0, ends=True, forked=True)
+def learner(path: Path, is_done: Callable[[], bool]) -> Role:
+    """Returns the learner. A signal to it alone ends it with 0 as well, though the run is not done."""
+    return Role("learner", tuple(command("learner", path)), grace_s=60.0, ends=True, forked=True, is_done=is_done)
 
 
 def forks(config: Config) -> bool:

@@ -2,11 +2,10 @@
 
 import ast
 import difflib
-import sys
 from collections.abc import Iterator, Sequence
-from importlib.machinery import PathFinder
 from pathlib import Path
 
+from echo_queue.config import module_search
 from echo_queue.errors import Problem
 
 COMPOUND = (ast.If, ast.Try, ast.With, ast.For, ast.While, ast.Match)
@@ -22,7 +21,10 @@ def definition(where: str, reference: str) -> ast.AST | Problem | None:
         return None
     module, _, name = reference.partition(":")
     first, *rest = module.split(".")
-    spec = PathFinder.find_spec(first, [str(Path.cwd()), *sys.path])
+    if (own := module_search.module_file(first)) and (other := module_search.in_place_of(own)):
+        what = f"{own.name} in this folder cannot be imported: {other} has its name"
+        return Problem(where, what, f"rename it, for example to my_{own.name}, and name it so here")
+    spec = module_search.find(first)
     if spec is None:
         what = f"there is no module {first}, neither in {Path.cwd()} nor among the installed packages"
         return Problem(where, what, "start the command in the folder of that file, or install it")

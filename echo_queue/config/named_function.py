@@ -4,6 +4,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from echo_queue.config.module_search import add_current_folder
 from echo_queue.errors import ConfigError, Problem
 
 
@@ -13,6 +14,7 @@ def named_function(reference: str, where: str, role: str) -> Callable[..., Any]:
     `where`: the key that names it. `role`: the role that needs it.
     """
     module, _, name = reference.partition(":")
+    add_current_folder()
     try:
         found = getattr(import_module(module), name)
     except ModuleNotFoundError as error:

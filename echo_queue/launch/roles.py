@@ -4,13 +4,13 @@ Each role is one process that takes the TOML file as its first argument, and beg
 """
 
 import os
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, NoReturn
 
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.launch import entry
+from echo_queue.launch.import_path import PYTHON
 
 Program = Literal["workers", "workers.preemption.relay", "learner", "learner.base_model", "learner.recovery.rewind"]
 EXTRA: dict[Program, str] = {
@@ -33,7 +33,7 @@ def command(program: Program, config: Path, *options: str) -> list[str]:
         raise ConfigError(
             Problem(program, "needs torch and transformers", f"pip install 'echo-queue[{EXTRA[program]}]'")
         )
-    return [sys.executable, "-m", *_begun(program), str(config), *options]
+    return [*PYTHON, "-m", *_begun(program), str(config), *options]
 
 
 def _begun(program: Program) -> tuple[str, ...]:

@@ -55,10 +55,10 @@ class RunningError(EchoQueueError):
 
 @dataclass(frozen=True)
 class Role:
-    """A program to keep alive. `ends`: exit code 0 means that it is done; otherwise any exit is a death.
+    """A program to keep alive. `ends`: exit code 0 means that it is done, if `is_done` says so; else it has died.
 
     `grace_s`: the time that it may take to end after SIGTERM. `servers`: the other roles need it until they are gone.
-    `forked`: its command is `python -m MODULE ARGUMENT...`, and the fork server, if there is one, forks it.
+    `forked`: its command is `python -P -m MODULE ARGUMENT...`, and the fork server, if there is one, forks it.
     """
 
     name: str
@@ -67,6 +67,7 @@ class Role:
     ends: bool = False
     servers: bool = False
     forked: bool = False
+    is_done: Callable[[], bool] = lambda: True
 
 
 class RoleProcess(Protocol):
@@ -345,7 +346,7 @@ class Supervisor:
     def _ended(self, entry: Supervised, code: int) -> None:
         lived_s = time.monotonic() - entry.started
         self._end(entry)
-        if code == DONE and entry.role.ends:
+        if code == DONE and entry.role.ends and entry.role.is_done():
             entry.done = True
             return
         if code == HOPELESS:
@@ -417,5 +418,6 @@ def _given_up(entry: Supervised, code: int) -> Problem:
     tail = "\n".join(f"      {line}" for line in entry.tail(TAIL_LINES).splitlines()) or "      (it printed nothing)"
     if code in (REFUSED, HOPELESS):
         return Problem(entry.role.name, f"cannot continue:\n{tail}", "fix that, then run again: it continues")
-    what = f"{ending(code)}, {entry.deaths} times in a row; its last lines:\n{tail}"
+    early = " before it was done" if code == DONE and entry.role.ends else ""
+    what = f"{ending(code)}{early}, {entry.deaths} times in a row; its last lines:\n{tail}"
     return Problem(entry.role.name, what, f"fix it ({entry.log} has more), then run again: it continues")

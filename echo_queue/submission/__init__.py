@@ -4,6 +4,7 @@ Importing this package imports neither Celery nor any reader of files. `submit_p
 `.delay(…)`) and `app` (the name that the `celery` program looks for) belong to the run that `ECHO_QUEUE_CONFIG` names.
 """
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from echo_queue.config import Config
@@ -52,6 +53,10 @@ def submit(
 def __getattr__(name: str) -> Any:
     if name not in ("app", "submit_prompt_set"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from echo_queue.launch.import_path import current_folder_last
+
+    if "celery.bin.celery" in sys.modules:
+        current_folder_last()
     from echo_queue.submission.celery.app import from_environment
     from echo_queue.submission.celery.messages import SUBMIT_PROMPT_SET
 

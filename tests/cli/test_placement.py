@@ -80,4 +80,4 @@ def test_the_program_of_a_placed_worker_begins_with_its_gpu_and_its_port(monkeyp
 def test_a_worker_that_has_nothing_of_its_own_may_be_forked(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(monkeypatch, 0)
     (only,) = workers(config(rollout={"workers": 1}), Path("run.toml"))
-    assert only.forked and only.command[1] == "-m"
+    assert only.forked and only.command[1:3] == ("-P", "-m")

@@ -39,6 +39,13 @@ def take_peer_port(home: Home) -> None:
     home.set(weights__peer_port=str(home.take_port()), rollout__workers="1")
 
 
+def displace(home: Home) -> None:
+    """Names a folder in PYTHONPATH whose module has the name of a package of ours."""
+    (home.folder / "path").mkdir(exist_ok=True)
+    home.text("path/learner.py", "")
+    home.set_plain("PYTHONPATH", str(home.folder / "path"))
+
+
 def _model() -> Iterator[Failure[Home]]:
     where, config = "model.base", "model/config.json"
     yield Failure("no folder", setting(model__base="./none"), where, "no folder on this machine", "Qwen/Qwen3-0.6B")
@@ -92,6 +99,11 @@ def _prompts() -> Iterator[Failure[Home]]:
 def _reward() -> Iterator[Failure[Home]]:
     where = "environment.function"
     yield Failure("no module", lambda home: home.remove("rewards.py"), where, "no module rewards", "in the folder of")
+    taken = setting(environment__function="learner:right")
+    with_learner = written("learner.py", "def right(completions, answer, **columns): return [0.0]\n")
+    name = "learner.py in this folder cannot be imported: Echo Queue's own learner"
+    yield Failure("a taken name", lambda home: (taken(home), with_learner(home)), where, name, "my_learner.py")
+    yield Failure("PYTHONPATH", displace, "PYTHONPATH", "in place of Echo Queue's own learner", "take that folder out")
     yield Failure("misspelt", setting(environment__function="rewards:rigth"), where, "defines no rigth", "mean right?")
     yield Failure("no colon", setting(environment__function="rewards"), where, "is missing", '"module:function"')
     yield Failure("no Python", written("rewards.py", "def right(:\n"), where, "line 1", "fix that line")

@@ -72,6 +72,7 @@ class Home:
         self._environment.undo()
         while self._taken:
             self._taken.pop().close()
+        (self.folder / "learner.py").unlink(missing_ok=True)
         if (self.folder / "runs").is_file():
             self.remove("runs")
         self._write()
@@ -111,7 +112,11 @@ class Home:
     def set(self, **values: str) -> None:
         """Sets variables: `section__key`, or a secret's name."""
         for name, value in values.items():
-            self._environment.setenv(f"ECHO_QUEUE_{name.upper()}", value)
+            self.set_plain(f"ECHO_QUEUE_{name.upper()}", value)
+
+    def set_plain(self, name: str, value: str) -> None:
+        """Sets a variable that is not of this project."""
+        self._environment.setenv(name, value)
 
 
 class ServedHome(Home):

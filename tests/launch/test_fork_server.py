@@ -16,8 +16,10 @@ import pytest
 from echo_queue.launch.fork_server import client
 from echo_queue.launch.fork_server.client import PROGRAM, ForkServer
 from echo_queue.launch.fork_server.fork_request import MESSAGE_BYTES, READY, ForkRequest
+from echo_queue.launch.import_path import PYTHON
 from echo_queue.launch.supervisor import BACKOFF, Role, RoleError, Supervisor
 from tests.processes import children_of, command_of, is_running
+from tests.source_code import ROOT
 from tests.waiting import wait_until
 
 QUICK = replace(BACKOFF, first_pause_s=0.01)
@@ -29,10 +31,11 @@ SLOW = "tests.launch.slow_import"
 def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The roles of these tests use no GPU, whatever this machine has."""
     monkeypatch.setattr(client, "GPU_DRIVERS", ())
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # has the roles of these tests
 
 
 def forked(file: Path, *code: str) -> Role:
-    command = (sys.executable, "-m", "tests.launch.forked_role", str(file), *code)
+    command = (*PYTHON, "-m", "tests.launch.forked_role", str(file), *code)
     return Role(file.name, command, ends=bool(code), forked=True)
 
 
@@ -78,7 +81,7 @@ def test_a_forked_role_finds_what_a_started_one_finds(tmp_path: Path) -> None:
             found[module] = begin(roles, file)
             assert found[module]["parent"] == (server_of(roles) if module else os.getpid())
             words = [word for word in command_of(found[module]["pid"]) if word]
-            assert " ".join(words) == f"{sys.executable} -m tests.launch.forked_role {file}"
+            assert " ".join(words) == f"{sys.executable} -P -m tests.launch.forked_role {file}"
     for one in found.values():
         assert one["session"] == one["pid"] and one["input"] == os.devnull and one["variable"] == "set"
     started, of_fork = found.values()

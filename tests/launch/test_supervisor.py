@@ -31,6 +31,18 @@ def test_a_role_that_dies_is_started_again(tmp_path: Path) -> None:
     assert (tmp_path / "logs" / "worker.log").read_text().count("── ") == 2
 
 
+def test_a_role_that_ends_with_0_before_it_is_done_has_died(tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    script = f"[ -e {tmp_path}/first ] && touch {done}; touch {tmp_path}/first"
+    with Supervisor(tmp_path, backoff=QUICK) as roles:
+        roles.start(shell("learner", script, ends=True, is_done=done.exists))
+        roles.wait(lambda: roles.done("learner"), 60, "the second life")
+        assert roles.states()[0].deaths == 1
+        roles.start(shell("impostor", "exit 0", ends=True, is_done=lambda: False))
+        with pytest.raises(RoleError, match="impostor: ended with exit code 0 before it was done, 5 times in a row"):
+            roles.wait(lambda: False, 60, "its last end")
+
+
 def test_a_signal_that_is_passed_on_reaches_each_role_that_runs(tmp_path: Path) -> None:
     names = ("one", "two")
     with Supervisor(tmp_path, backoff=QUICK) as roles:

@@ -9,7 +9,6 @@
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -17,6 +16,7 @@ from echo_queue import failpoints
 from echo_queue.config import INTERACTIVE
 from echo_queue.config import Environment as EnvironmentConfig
 from echo_queue.errors import ConfigError, DeadlineError, Problem
+from echo_queue.launch.import_path import PYTHON
 from echo_queue.launch.reap import reap
 from workers.environments.child import (
     Answer,
@@ -132,7 +132,7 @@ class Scorer:
         program = "import sys; from workers.environments.child import main; main(*sys.argv[1:])"
         arguments = [str(connection.fileno()), str(os.getpid()), self._config.model_dump_json()]
         return subprocess.Popen(
-            [sys.executable, "-c", program, *arguments], stdin=subprocess.DEVNULL, pass_fds=[connection.fileno()]
+            [*PYTHON, "-c", program, *arguments], stdin=subprocess.DEVNULL, pass_fds=[connection.fileno()]
         )
 
     def _restart(self) -> int:

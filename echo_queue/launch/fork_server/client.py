@@ -20,6 +20,7 @@ from typing import IO
 import orjson
 
 from echo_queue.launch.fork_server.fork_request import MESSAGE_BYTES, ForkRequest
+from echo_queue.launch.import_path import PYTHON
 from echo_queue.launch.reap import reap, start_time
 
 PROGRAM = "echo_queue.launch.fork_server.program"
@@ -57,7 +58,7 @@ class ForkServer:
     ) -> None:
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._process = spawn((sys.executable, "-m", PROGRAM, module), theirs.fileno())
+            self._process = spawn((*PYTHON, "-m", PROGRAM, module), theirs.fileno())
         self._gone = gone
         self._give_up = time.monotonic() + IMPORTS_S
         self._ready = self._lost = False
@@ -76,12 +77,12 @@ class ForkServer:
         return not self._ready and not self._lost
 
     def fork(self, command: Sequence[str], log: IO[bytes], announce: Callable[[int], None]) -> "ForkedRole":
-        """Returns a process that runs `command`, which must be `python -m MODULE ARGUMENT...`.
+        """Returns a process that runs `command`, which must be `python -P -m MODULE ARGUMENT...`.
 
         `announce` is called with its process id before it begins; the process leads its group by then. Raises
         `NotForkedError`; no process of that request begins then.
         """
-        request = ForkRequest(command[2], tuple(command[3:])).encoded()
+        request = ForkRequest(command[3], tuple(command[4:])).encoded()
         if len(request) > MESSAGE_BYTES:
             raise NotForkedError
         try:

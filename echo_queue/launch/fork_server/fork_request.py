@@ -17,7 +17,7 @@ MESSAGE_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class ForkRequest:
-    """The process to fork, `python -m MODULE ARGUMENT...`."""
+    """The process to fork, `python -P -m MODULE ARGUMENT...`."""
 
     module: str
     arguments: tuple[str, ...]

@@ -1,5 +1,5 @@
-"""The fork server: `python -m echo_queue.launch.fork_server.program MODULE` imports that module, which takes seconds,
-and then forks a process at each request.
+"""The fork server: `python -P -m echo_queue.launch.fork_server.program MODULE` imports that module, which takes
+seconds, and then forks a process at each request.
 
 - It opens no connection and computes nothing, and of threads it has at most the pool of a library for linear algebra,
   which ends it before a fork. So a child finds what a new interpreter would find.
@@ -27,6 +27,7 @@ from setproctitle import setproctitle
 
 from echo_queue.launch import collection
 from echo_queue.launch.fork_server.fork_request import MESSAGE_BYTES, READY, REFUSED, ForkRequest
+from echo_queue.launch.import_path import PYTHON
 
 
 def main() -> None:
@@ -40,7 +41,7 @@ def main() -> None:
 
 def run(request: ForkRequest) -> None:
     """Runs the module in this process, as `python -m` does. Raises what it raises, `SystemExit` among it."""
-    setproctitle(" ".join((sys.executable, "-m", request.module, *request.arguments)))
+    setproctitle(" ".join((*PYTHON, "-m", request.module, *request.arguments)))
     sys.argv = [request.module, *request.arguments]
     run_module(request.module, run_name="__main__", alter_sys=True)
 

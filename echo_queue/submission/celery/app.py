@@ -25,6 +25,7 @@ from echo_queue.connections.endpoints import CELERY_PREFIX, celery_broker_url
 from echo_queue.errors import ConfigError, EchoQueueError, Problem, ServiceError
 from echo_queue.queue import SubmitterQueue
 from echo_queue.queue.counts import counted
+from echo_queue.submission.celery.explicit import application
 from echo_queue.submission.celery.messages import CHANNEL, EXPAND_CHUNK, SUBMIT_PROMPT_SET
 from echo_queue.submission.celery.worker_steps import (
     HangupStep,
@@ -122,8 +123,7 @@ def _sentinel(config: Config) -> dict[str, Any]:
 
 def build(config: Config) -> Celery:
     """Returns the Celery application of a run, with its two tasks."""
-    app = Celery("echo_queue", set_as_current=False)
-    app.conf.update(settings(config))
+    app = application("echo_queue", settings(config))
     connections = TaskConnections(config)
 
     def expand_chunk(set: str, number: int, source: str, first: int, last: int) -> None:
