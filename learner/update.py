@@ -100,13 +100,13 @@ def learn(
     old = None
     if past is not None:
         in_step = settings.mini_batches == 1
-        with policy.team.together(f"score update {number} by older versions"):
+        with policy.team.together(f"score update {number} by older versions"), policy.products():
             update, old = with_old_logprobs(update, past, passes_of, step, present=number - 1, in_step=in_step)
         past.begin(number)
     parts = [passes_of(part) for part in mini_batches(update, settings)]
     if not parts:
         return UpdateResult(TokenSums(), 0.0, lr, update.zero_variance_groups, RatioFigures(), steps=0, old=old)
-    with policy.team.together(f"train update {number}"):
+    with policy.team.together(f"train update {number}"), policy.products():
         if settings.needs_proximal:
             for passes in parts[1:]:
                 passes.keep_proximal(step)

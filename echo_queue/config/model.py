@@ -154,7 +154,8 @@ class Model(Section):
     init: ModelInit = ModelInit()
     lora: Lora = Lora()
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Number format of training and generation."""
+    """Number format of training and generation. A processor without bfloat16 multiplies its rounded weights in
+    float32."""
     max_prompt_tokens: Positive = 512
     """Longest prompt in tokens. A longer one is refused at submission."""
     max_new_tokens: Positive = 1_024

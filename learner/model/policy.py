@@ -10,6 +10,7 @@
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
@@ -24,6 +25,7 @@ from learner.batch.micro_batches import MicroBatch
 from learner.batch.packing import Packing
 from learner.model.activations import checkpoint_layers
 from learner.model.attention import packing_for
+from learner.model.float32_products import float32_products
 from learner.model.head import Scored
 from learner.model.lora.adapters import Adapters
 from learner.model.lora.frozen_base import ADAPTER_FOLDER, FrozenBase
@@ -78,6 +80,10 @@ class Policy:
     @property
     def vocabulary(self) -> int:
         return int(self.model.config.get_text_config().vocab_size)
+
+    def products(self) -> AbstractContextManager[object]:
+        """Returns the context in which passes, forward and backward, are computed as this device does it fast."""
+        return float32_products(self.dtype, self.device)
 
     def score(self, batch: MicroBatch, temperature: float) -> Scored:
         """Returns the scores of a micro-batch on this policy's device, with gradient (`Scorer`)."""

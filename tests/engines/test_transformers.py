@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from echo_queue.errors import ConfigError
@@ -33,6 +34,25 @@ def test_each_family_that_the_learner_trains_is_served(family: str, tmp_path: Pa
     served.load(Version(1, 1), {name: parameter.detach() for name, parameter in model.named_parameters()})
     for key, partial_sample in run(served, requests).items():
         reference.assert_drawn_by({1: model}, prompts[key.task], partial_sample)
+
+
+def test_a_processor_without_bfloat16_serves_the_same_weights_in_float32(
+    folder: Path, newer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transformers_engine, "cpu_has_bfloat16", lambda: False)
+    engine = TransformersEngine(str(folder), BASE, "bfloat16", LONGEST, Sampling())
+    published = {name: one.detach().bfloat16() for name, one in open_model(newer).named_parameters()}
+    engine.load(Version(1, 1), published)
+    assert all(torch.equal(engine.weight(name), one) for name, one in published.items())
+    rounded = open_model(newer)
+    with torch.no_grad():
+        for one in rounded.parameters():
+            one.copy_(one.bfloat16())
+    for key, partial_sample in run(engine, ask("a", prompt(9, 1), 24, samples=3)).items():
+        assert key.task == "a"
+        reference.assert_drawn_by({1: rounded}, prompt(9, 1), partial_sample)
+    with pytest.raises(ConfigError, match="is float32, the engine holds bfloat16"):
+        engine.load(Version(1, 2), {name: one.float() for name, one in published.items()})
 
 
 def test_prompts_that_are_too_much_for_one_pass_are_read_in_portions(

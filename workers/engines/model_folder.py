@@ -35,8 +35,16 @@ def too_short(config: PreTrainedConfig, max_tokens: int) -> Iterator[Problem]:
     yield from too_long(max_tokens, getattr(config, "max_position_embeddings", None))
 
 
-def misfits(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor], version: Version) -> Iterator[Problem]:
-    """Yields why `tensors` cannot become the model's weights. Tied names share one object; one of them is enough."""
+def misfits(
+    parameters: Mapping[str, Tensor],
+    tensors: Mapping[str, Tensor],
+    version: Version,
+    served: torch.dtype | None = None,
+) -> Iterator[Problem]:
+    """Yields why `tensors` cannot become the model's weights. Tied names share one object; one of them is enough.
+
+    `served`: the type of the published weights, where the engine holds their numbers in a wider one.
+    """
     fix = "publish the state dict of the model that the workers were started with"
     name_of: dict[int, str] = {}
     for name, tensor in tensors.items():
@@ -46,8 +54,8 @@ def misfits(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor], ver
             continue
         if parameters[name].shape != tensor.shape:
             yield Problem(where, f"has shape {list(tensor.shape)}, not {list(parameters[name].shape)}", fix)
-        if parameters[name].dtype != tensor.dtype:
-            here, there = _type_name(parameters[name].dtype), _type_name(tensor.dtype)
+        if (held := served or parameters[name].dtype) != tensor.dtype:
+            here, there = _type_name(held), _type_name(tensor.dtype)
             yield Problem(
                 where, f"is {there}, the engine holds {here}", "give learner and workers the same model.dtype"
             )

@@ -4,8 +4,10 @@ Rates are dense: vendors' data sheets also print twice as much, for sparse matri
 """
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from echo_queue.config import Config
@@ -33,6 +35,9 @@ DEVICES: Mapping[str, Device] = {
 """Peak rates of bfloat16 with float32 sums (data sheets; the Ada GPU architecture white paper for the last), and the
 memory that nvidia-smi prints."""
 CPU = "cpu"
+CPUINFO = Path("/proc/cpuinfo")
+BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
+"""How Linux names a processor's arithmetic of bfloat16: two extensions of x86-64, and one of Arm."""
 CPU_THREAD_FLOPS = 80e9
 """A thread with two units for AVX2's fused multiply-add: 2 × 8 × 2 float32 operations a cycle, at 2.5 GHz."""
 DEFAULT_GPU = "h100"
@@ -60,3 +65,13 @@ def learner_is_on_cpu(config: Config, environ: Mapping[str, str] = os.environ, d
         return config.learner.device == CPU
     hidden = environ.get("CUDA_VISIBLE_DEVICES", environ.get("HIP_VISIBLE_DEVICES"))
     return hidden in ("", "-1") or not (any(dev.glob("nvidia[0-9]*")) or (dev / "kfd").exists())
+
+
+@cache
+def cpu_has_bfloat16(cpuinfo: Path = CPUINFO) -> bool:
+    """Returns whether this machine's processor multiplies matrices of bfloat16. Others compute in float32
+    (`learner.model.float32_products`). Where Linux does not say, it is taken to be one of these."""
+    if not cpuinfo.is_file():
+        return False
+    flags = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return bool(flags and BFLOAT16_FLAGS & set(flags[1].split()))

@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache
 
+from echo_queue.capacity.estimate.devices import cpu_has_bfloat16
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.records import PartialSample, Tokens, Version
 from echo_queue.weights.manifest import TensorInfo
@@ -51,7 +52,12 @@ class TransformersEngine:
         problems = list(_unfit(model.config, folder, longest))
         if problems:
             raise ConfigError(*problems)
-        self._model: PreTrainedModel = model.to(device=self._device).eval().requires_grad_(False)  # type: ignore[call-arg]
+        self._served = getattr(torch, dtype)
+        """The type of the weights that are published. Where the processor has no arithmetic for it, the model holds
+        and computes with the same numbers in float32."""
+        slow = self._served == torch.bfloat16 and self._device.type == "cpu" and not cpu_has_bfloat16()
+        held = torch.float32 if slow else self._served
+        self._model: PreTrainedModel = model.to(self._device, held).eval().requires_grad_(False)  # type: ignore[arg-type]
         attention.use(self._model)
         self._model.config.output_router_logits = False  # only a loss of pre-training needs them
         self._forward = Qwen3Step(self._model, longest) if qwen3_applies(self._model) else self._plain_forward
@@ -99,7 +105,7 @@ class TransformersEngine:
 
     def load(self, version: Version, tensors: Mapping[str, Tensor]) -> None:
         parameters = self._model.state_dict(keep_vars=True)
-        problems = list(model_folder.misfits(parameters, tensors, version))
+        problems = list(model_folder.misfits(parameters, tensors, version, self._served))
         if problems:
             raise ConfigError(*problems)
         distinct = {id(parameters[name]): name for name in tensors}
@@ -111,7 +117,7 @@ class TransformersEngine:
 
     def weight(self, name: str) -> Tensor:
         weight: Tensor = self._model.state_dict(keep_vars=True)[name]
-        return weight.detach()
+        return weight.detach().to(self._served if weight.is_floating_point() else weight.dtype)
 
     def holds(self, info: TensorInfo) -> bool:
         return matches(self.weight(info.name), info)
