@@ -4,7 +4,8 @@ Generation goes on meanwhile.
 
 - A leased task is in `HeldLeases` before any other thread learns of it, so that a shutdown hands it back.
 - At most as many tasks are leased as there was room for at the last `exchange`.
-- A task whose prompt cannot be read loses an attempt, with the reason.
+- A task whose prompt or partial rollout cannot be read loses an attempt, with the reason, whatever error that is. Only
+  the error of a service, or a wait past its deadline, ends the thread.
 - If the worker holds no task and is offered none for `queue.stall_deadline_s`, while the learner stands still as well,
   an error says what it waited for.
 """
@@ -16,11 +17,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from echo_queue.config import Config
-from echo_queue.errors import DeadlineError, Problem, PromptError
+from echo_queue.errors import DeadlineError, EchoQueueError, Problem
 from echo_queue.queue import Lease, WorkerQueue, diagnosis
+from echo_queue.queue.reasons import in_one_line
 from echo_queue.records import NOTHING, Published, Task, Version
 from echo_queue.submission.shards import BadShard, ShardReader
 from workers.assignment import Assignment
+from workers.completer import is_of_item
+from workers.environments.tracebacks import formatted
 from workers.held_leases import HeldLeases
 from workers.prompt_encoder import PromptEncoder
 
@@ -145,15 +149,21 @@ class TaskLeaser(threading.Thread):
         return lease
 
     def _assign(self, task: Task, lease: Lease) -> Assignment | None:
-        """Reads the task's prompt and partial rollout; fails the task and returns None if the prompt cannot be read."""
+        """Reads the task's prompt and partial rollout; fails the task and returns None if they cannot be read."""
         try:
-            row = self._shards.row(task)
-            prompt = self._prompts.encode(row)
-        except (BadShard, PromptError) as error:
-            log.warning("task %s failed, attempt %d: %s", task.id, task.attempt + 1, error)
-            self._queue.fail(self._worker, task.id, str(error))
+            return self._read(task, lease)
+        except Exception as error:
+            if not (isinstance(error, BadShard) or is_of_item(error)):
+                raise
+            reason = str(error) if isinstance(error, EchoQueueError) else formatted(error)
+            log.warning("task %s failed, attempt %d: %s", task.id, task.attempt + 1, in_one_line(reason))
+            self._queue.fail(self._worker, task.id, reason)
             self._held.drop([task])
             return None
+
+    def _read(self, task: Task, lease: Lease) -> Assignment:
+        row = self._shards.row(task)
+        prompt = self._prompts.encode(row)
         config, partials = self._config, lease.partials.get(task.id)
         samples = partials.samples if partials else [NOTHING] * config.rollout.group_size
         lineage = partials.lineage if partials else 0

@@ -1,25 +1,30 @@
-"""Encodes prompts and observations as the token ids that the model reads, and decodes its tokens as text."""
+"""Encodes prompts and observations as the token ids that the model reads, and decodes its tokens as text.
 
+Whatever is wrong with a prompt or an observation is a `PromptError`, which concerns its task alone.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from echo_queue.errors import ConfigError, Problem, PromptError
-from echo_queue.records import Message, PromptRow, Tokens
+from echo_queue.records import PromptRow, Tokens
+from echo_queue.submission.chat_template import ChatTemplate
+from echo_queue.submission.prompt_encoding import PromptEncoding, embeddings_of, opening_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-MODEL_TURN = "(what the model says)"
-"""Placeholder for the model's text in a conversation: the text that the template writes after it is read next."""
-
 
 class PromptEncoder:
-    """The model's tokenizer. `max_tokens`: the longest prompt."""
+    """The model's tokenizer. `max_tokens`: the longest prompt; `embeddings`: the number of ids that the model has."""
 
-    def __init__(self, tokenizer: "PreTrainedTokenizerBase", max_tokens: int) -> None:
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", max_tokens: int, embeddings: int | None = None) -> None:
         self._tokenizer = tokenizer
         self._max_tokens = max_tokens
+        self._encoding = PromptEncoding(_template(tokenizer), opening_of(self._ids), embeddings)
 
     @classmethod
     def open(cls, folder: str, max_tokens: int) -> "PromptEncoder":
@@ -27,7 +32,7 @@ class PromptEncoder:
         from transformers import AutoTokenizer
 
         try:
-            return cls(AutoTokenizer.from_pretrained(folder), max_tokens)
+            return cls(AutoTokenizer.from_pretrained(folder), max_tokens, embeddings_of(Path(folder)))
         except (OSError, ValueError) as error:
             what = f"has no tokenizer that can be opened: {str(error).strip().splitlines()[0]}"
             raise ConfigError(Problem("model.base", f"{folder} {what}", "save one into the model folder")) from None
@@ -39,18 +44,16 @@ class PromptEncoder:
 
     @property
     def vocabulary(self) -> int:
-        """The number of token ids that have a text: all ids below it."""
-        return len(self._tokenizer)
+        """The number of token ids that have a text and that the model knows: all ids below it."""
+        return min(len(self._tokenizer), self._encoding.embeddings or len(self._tokenizer))
 
     def encode(self, row: PromptRow) -> Tokens:
-        """Encodes a row's prompt: text as it is, chat messages by the chat template. Returns [P] int32.
+        """Encodes a row's prompt, by the rules of `PromptEncoding`. Returns [P] int32.
 
-        Raises `PromptError` for a prompt that is empty or too long, or for chat messages without a chat template.
+        Raises `PromptError` for a prompt that is empty or too long, that the chat template refuses, or that the model
+        has no token for.
         """
-        if isinstance(row.prompt, str):
-            ids = self._tokenizer(row.prompt)["input_ids"]
-        else:
-            ids = self._ids(self._templated(row.prompt, add_generation_prompt=True))
+        ids = self._encoding.ids(row.prompt, self._ids(self._encoding.text(row.prompt)))
         if not 0 < len(ids) <= self._max_tokens:
             what = f"has {len(ids)} tokens; model.max_prompt_tokens is {self._max_tokens}"
             raise PromptError(Problem("prompt", what, "raise model.max_prompt_tokens, or leave the prompt out"))
@@ -63,39 +66,37 @@ class PromptEncoder:
         between that turn and the next: the turn's end, the observation as the user's message, and the head of the
         model's next turn.
 
-        Raises `PromptError` for a template that does not keep the model's turns.
+        Raises `PromptError` for a template that does not keep the model's turns, or that refuses the observation.
         """
         if isinstance(row.prompt, str):
-            return np.asarray(self._ids(observation), dtype=np.int32)
-        turns: list[Message] = [*row.prompt, {"role": "assistant", "content": MODEL_TURN}]
-        answered: list[Message] = [*turns, {"role": "user", "content": observation}]
-        ids = self._ids(self._text_after_model(answered, add_generation_prompt=True))
-        end = self._ids(self._text_after_model(turns, add_generation_prompt=False))
-        # The first token is left out if it is the stop token, which the model wrote already.
-        closes = bool(end) and end[0] in self._tokenizer.all_special_ids
-        return np.asarray(ids[1:] if closes else ids, dtype=np.int32)
+            ids = self._ids(observation)
+        else:
+            chat = self._encoding.chat()
+            ids = self._ids(chat.after_model(row.prompt, observation))
+            end = self._ids(chat.after_model(row.prompt))
+            # The first token is left out if it is the stop token, which the model wrote already.
+            if end and end[0] in self._tokenizer.all_special_ids:
+                ids = ids[1:]
+        self._encoding.require_known(ids, "observation")
+        return np.asarray(ids, dtype=np.int32)
 
-    def _text_after_model(self, messages: list[Message], add_generation_prompt: bool) -> str:
-        text = self._templated(messages, add_generation_prompt)
-        _, found, after = text.partition(MODEL_TURN)
-        if not found:
-            fix = "use a chat template that renders the assistant's messages verbatim"
-            raise PromptError(Problem("prompt", "the model's chat template leaves out the model's own turns", fix))
-        return after
-
-    def _templated(self, messages: list[Message], add_generation_prompt: bool) -> str:
-        if self._tokenizer.chat_template is None:
-            fix = "give its tokenizer a chat template, or submit text"
-            raise PromptError(Problem("prompt", "consists of chat messages, but the model has no chat template", fix))
-        return str(
-            self._tokenizer.apply_chat_template(messages, add_generation_prompt=add_generation_prompt, tokenize=False)
-        )
-
-    def _ids(self, text: str) -> list[int]:
-        """Encodes text without the special tokens that a tokenizer may put around a whole text."""
-        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+    def _ids(self, text: str, whole: bool = False) -> list[int]:
+        """Encodes text; only if it is `whole`, with the special tokens that a tokenizer may put around a whole one."""
+        try:
+            ids: list[int] = self._tokenizer(text, add_special_tokens=whole)["input_ids"]
+        except Exception as error:  # a tokenizer without an unknown token raises for what it does not know
+            what = f"the model's tokenizer refuses it: {type(error).__name__}: {error}"
+            raise PromptError(Problem("prompt", what, "leave out what it does not know")) from None
         return ids
 
     def decode(self, tokens: list[int]) -> str:
         """Decodes a completion for an environment, without special tokens."""
         return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+
+
+def _template(tokenizer: "PreTrainedTokenizerBase") -> ChatTemplate | None:
+    """Returns the tokenizer's chat template; of several, the one called `default`."""
+    found = tokenizer.chat_template
+    source = found.get("default") if isinstance(found, Mapping) else found
+    special = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
+    return None if source is None else ChatTemplate(source, special)

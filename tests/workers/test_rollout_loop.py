@@ -1,6 +1,7 @@
 """The rollout loop between real services; the learner is the test."""
 
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Sequence
@@ -9,13 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from echo_queue import failpoints
 from echo_queue.config import Config
 from echo_queue.errors import ConfigError, DeadlineError
 from echo_queue.queue import Lease, WorkerOrder
 from echo_queue.queue.pool_status import pools_of
-from echo_queue.records import PartialGroup, PromptShard, Published, Task, Version
+from echo_queue.queue.reasons import in_one_line
+from echo_queue.records import PartialGroup, PromptRow, PromptShard, Published, Task, Tokens, Version
 from tests.queue.clients import Clients
 from tests.workers.small import save_model
 from tests.workers.worker_harness import WorkerHarness, assert_generated_by, generating, tensors_of
@@ -25,6 +28,7 @@ from workers.completer import GroupCompleter
 from workers.engines import Engine
 from workers.held_leases import HeldLeases
 from workers.leaser import weights_needed
+from workers.prompt_encoder import PromptEncoder
 from workers.rollout_loop import most_groups
 
 torch.set_num_threads(1)
@@ -172,6 +176,62 @@ def test_a_prompt_that_cannot_be_put_to_the_model_dies_with_the_reason(harness: 
     assert run.drain(1)[0].index == 2
     reasons = "\n".join(run.died(2))
     assert "tokens; model.max_prompt_tokens is 64" in reasons and "no chat template" in reasons
+
+
+REFUSES = """
+{%- for message in messages %}{% if message.role == "system" %}{{ raise_exception("System role not supported") }}
+{%- elif message.content == "undefined" %}{{ message.name.first }}{% elif message.content == "type" %}{{ 1 + "1" }}
+{%- endif %}{{ message.content }}{% endfor %}"""
+
+
+def enlarged(tokenizer_of: Path, folder: Path) -> Path:
+    """Returns a model whose tokenizer has one id more than the model, and a chat template that refuses much."""
+    model = Path(shutil.copytree(tokenizer_of, folder))
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.add_tokens(["<think>"])
+    tokenizer.chat_template = REFUSES
+    tokenizer.save_pretrained(model)
+    return model
+
+
+@pytest.mark.slow
+def test_a_prompt_that_the_template_or_the_model_refuses_dies_alone_and_with_its_true_cause(
+    harness: Begin, folder: Path, tmp_path: Path
+) -> None:
+    run = harness(enlarged(folder, tmp_path / "enlarged"))
+    system = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "no?"}]
+    bad = [system, *([{"role": "user", "content": content}] for content in ("undefined", "type")), "yes <think>"]
+    run.begin([*bad, *QUESTIONS], tensors_of(folder), wanted=ANSWER)
+    run.worker("w1")
+    assert {group.index for group in run.drain(len(QUESTIONS))} == set(range(len(bad), len(bad) + len(QUESTIONS)))
+    run.died(len(bad))
+    reasons = {int(dead.id.rpartition("/")[2]): in_one_line(dead.reason) for dead in run.queue.dead()}
+    refuses = "prompt: the model's chat template refuses it: "
+    assert reasons[0].startswith(f"{refuses}System role not supported")
+    assert reasons[1].startswith(f"{refuses}UndefinedError: ") and reasons[2].startswith(f"{refuses}TypeError: ")
+    assert "the model knows only ids below" in reasons[3]
+    assert run.queue.audit().ok and not run.errors
+
+
+@pytest.mark.slow
+def test_whatever_reading_a_task_raises_costs_that_task_alone(
+    harness: Begin, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode = PromptEncoder.encode
+
+    def without_twos(self: PromptEncoder, row: PromptRow) -> Tokens:
+        if "of 2 and" in str(row.prompt):
+            raise KeyError("two")
+        return encode(self, row)
+
+    monkeypatch.setattr(PromptEncoder, "encode", without_twos)
+    run = harness()
+    run.begin(QUESTIONS, tensors_of(folder), wanted=ANSWER)
+    run.worker("w1")
+    run.drain(len(QUESTIONS) - 1)
+    (reason,) = run.died(1)
+    assert in_one_line(reason) == "KeyError: 'two'" and "Traceback" in reason
+    assert run.queue.audit().ok and not run.errors
 
 
 @pytest.mark.slow
