@@ -19,6 +19,7 @@ class Asked(NamedTuple):
     query: dict[str, str]
     headers: dict[str, str]
     body: bytes
+    raw_query: str = ""
 
 
 class Reply(NamedTuple):
@@ -69,7 +70,7 @@ def _handler(answer: Answer) -> type[BaseHTTPRequestHandler]:
             query = {name: values[0] for name, values in parse_qs(url.query).items()}
             headers = {name.lower(): value for name, value in self.headers.items()}
             body = self.rfile.read(int(headers.get("content-length", "0")))
-            reply = answer(Asked(self.command, url.path, query, headers, body))
+            reply = answer(Asked(self.command, url.path, query, headers, body, url.query))
             self.send_response(reply.status)
             for name, value in {**reply.headers, "Content-Length": str(len(reply.body))}.items():
                 self.send_header(name, value)

@@ -28,6 +28,8 @@ LEAST_FREE_BYTES = 1 << 30
 WITHOUT_DEFAULT = frozenset({"run", *(f"run.{key}" for key in loading.STAND_INS)})
 """What has stand-ins in the configuration where it is wrong or missing."""
 
+WRONG_STORE = {"store.url", "store.bucket"}
+
 HEADER = """# Configuration
 
 One TOML file describes a run. An environment variable overrides a key: `ECHO_QUEUE_STALENESS__S=2` means `s = 2` in
@@ -67,7 +69,9 @@ def examine(path: Path, role: For = For.run) -> Report:
     services = inspect(config, preflight.ROLES.get(role))
     placed = placement.sharing(config) if role is For.run else _services_elsewhere(config)
     warnings = (*services.warnings, *placed, *preflight.warnings(config, role))
-    return Report(config, problems + services.refusals, warnings)
+    store = WRONG_STORE if WRONG_STORE & named else set()  # then nobody need ask it
+    of_services = tuple(problem for problem in services.refusals if problem.where not in store)
+    return Report(config, problems + of_services, warnings)
 
 
 def _services_elsewhere(config: configuration.Config) -> Iterator[Problem]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from echo_queue.config import Config, Environment, Learner, Lora, Preemption, Rollout
+from echo_queue.config import Config, Environment, Learner, Lora, Preemption, Rollout, Store
 from echo_queue.config.loss_checks import loss_contradictions, sample_contradictions
 from echo_queue.errors import Problem
 
@@ -27,6 +27,7 @@ def contradictions(config: Config) -> Iterator[Problem]:
         yield Problem(
             "redis.wait_replicas", "the embedded server has no replicas", "set 0, or name a server with replicas"
         )
+    yield from _store(config.store)
     yield from _rollout(config)
     yield from _http(config.rollout)
     yield from _engine_metrics(config.rollout)
@@ -69,6 +70,22 @@ def contradictions(config: Config) -> Iterator[Problem]:
         yield Problem("model.init.kv_heads", "does not divide model.init.heads", "choose a divisor")
     if config.model.init.head_dim % 2:
         yield Problem("model.init.head_dim", "is odd; rotary positions rotate pairs", "choose an even number")
+
+
+def _store(store: Store) -> Iterator[Problem]:
+    name = store.bucket.removeprefix("s3://").strip("/").partition("/")[0]
+    if name != store.bucket:
+        what = f"{store.bucket} is more than the name of a bucket"
+        yield Problem("store.bucket", what, f'write "{name}" alone; run.name begins the keys in it')
+    if store.url == "embedded":
+        return
+    scheme, _, rest = store.url.partition("://")
+    if scheme == "s3" and rest:
+        what = f"{store.url} names a bucket, and no server"
+        yield Problem("store.url", what, "write https://host (docs/operations.md), and the bucket in store.bucket")
+    host, _, path = rest.strip("/").partition("/")
+    if path.rpartition("/")[2] == name or host.startswith(f"{name}.s3"):
+        yield Problem("store.url", f"{store.url} has the bucket's name in it", "leave it out: store.bucket has it")
 
 
 def _rollout(config: Config) -> Iterator[Problem]:

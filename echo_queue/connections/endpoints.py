@@ -6,6 +6,7 @@ configuration. A role gets its own user's password and no other.
 
 import platform
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -85,7 +86,7 @@ def store_endpoint(config: Config, role: Role = "worker") -> StoreEndpoint:
         )
     else:
         keys = external_store_keys(role=role)
-        endpoint = StoreEndpoint(store.url, store.bucket)
+        endpoint = StoreEndpoint(store.url, store.bucket, keys_again=partial(external_store_keys, role=role))
     endpoint = replace(endpoint, region=store.region, checksums=store.checksums)
     return replace(endpoint, access_key=keys.access_key, secret_key=keys.secret_key) if keys else endpoint
 

@@ -84,6 +84,7 @@ class ServerProcess:
     ) -> None:
         """Launches `argv(port)`, at the port that the server had before if that is free; returns when it is ready.
 
+        `environ`: all variables of the server; by default those of this process.
         `hidden`: at another port, which no client knows.
         """
         self.dir.mkdir(parents=True, exist_ok=True)
@@ -143,7 +144,8 @@ class ServerProcess:
         with self._lock.open("a+") as lock, self.log.open("ab") as log:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             lock.truncate(0)
-            self._child = failpoints.step("launch server", lambda: self._spawn(argv, environ or {}, log, lock), argv)
+            words = os.environ if environ is None else environ
+            self._child = failpoints.step("launch server", lambda: self._spawn(argv, words, log, lock), argv)
             self.pid = self._child.pid
 
     def _spawn(
@@ -152,7 +154,7 @@ class ServerProcess:
         return subprocess.Popen(
             noting_itself(str(self._lock), argv),
             cwd=self.dir,
-            env={**os.environ, **environ},
+            env=dict(environ),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

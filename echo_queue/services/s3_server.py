@@ -97,7 +97,9 @@ class S3Server:
         # The keys are in the environment, since every user of the machine can list a process's arguments. rclone
         # reads the variable as a line of CSV, hence the quotes.
         pair = f'"{self.keys.access_key},{self.keys.secret_key}"'
-        return {"RCLONE_AUTH_KEY": pair, "RCLONE_CONFIG": os.devnull, "RCLONE_LOG_LEVEL": "NOTICE"}
+        ours = {"RCLONE_AUTH_KEY": pair, "RCLONE_CONFIG": os.devnull, "RCLONE_LOG_LEVEL": "NOTICE"}
+        # rclone takes every RCLONE_… of a user's shell for an option, RCLONE_READ_ONLY for one.
+        return {name: value for name, value in os.environ.items() if not name.startswith("RCLONE_")} | ours
 
     def _await_ready(self, deadline_s: float) -> None:
         self.process.await_ready(self.probe, deadline_s, "S3 server")

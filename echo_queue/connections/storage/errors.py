@@ -1,16 +1,25 @@
 """Explains failures of the object store to the person who must act: configuration key, what is wrong, the fix."""
 
+import os
 import shutil
 
 from botocore import exceptions as boto
 
 from echo_queue.connections.storage.endpoint import StoreEndpoint
+from echo_queue.connections.storage.proxies import proxy_variable
 from echo_queue.errors import Problem, ServiceError
 
 KEYS_FIX = (
     "set ECHO_QUEUE_STORE_ACCESS_KEY and ECHO_QUEUE_STORE_SECRET_KEY (or …_FILE; with a role's name, as in "
     "ECHO_QUEUE_LEARNER_STORE_ACCESS_KEY, for that role alone), or give boto3 a profile"
 )
+CHAIN_VARIABLES = (
+    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+    *("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"),
+)
+"""The variables by which boto3's own chain finds keys."""
+THE_BUCKET = "the bucket"
+"""What a request for no object asks for."""
 LOG_FIX = "the store's log says more"
 SIZE_FIX = "let the store, and every proxy before it, take requests of 64 MiB and, for a manifest, of any size"
 FULL_BYTES = 16 << 20
@@ -27,6 +36,14 @@ class MissingObject(ServiceError):
 
 class DeniedError(ServiceError):
     """Our keys may not do that."""
+
+
+class ExpiredKeysError(ServiceError):
+    """Our keys were good for some time, which is over."""
+
+
+class UnsupportedError(ServiceError):
+    """The store knows no such request, or not all that it says."""
 
 
 class AlreadyThere(ServiceError):
@@ -53,6 +70,24 @@ BY_CODE: dict[str, Meaning] = {
         ("AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"),
         (ServiceError, "store.region", "the bucket is not in this region", "name the bucket's own region"),
     ),
+    **dict.fromkeys(
+        ("RequestTimeTooSkewed", "RequestExpired"),
+        (
+            ServiceError,
+            "store.url",
+            "the clock of this machine differs from the store's, which refuses {what}",
+            "set this machine's clock (NTP), or the store's",
+        ),
+    ),
+    **dict.fromkeys(
+        ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"),
+        (
+            ExpiredKeysError,
+            "store.url",
+            "the session of our keys has expired",
+            "get new ones, or use an instance role, whose keys are renewed by themselves",
+        ),
+    ),
     "EntityTooLarge": (ServiceError, "store.url", "{what} is too large for one request", SIZE_FIX),
     "AccessDenied": (DeniedError, "store.url", "our keys are refused for {what}", KEYS_FIX),
     "InvalidBucketName": (
@@ -73,19 +108,32 @@ BY_STATUS: dict[int, Meaning] = {
     416: (ShortObject, "store", "{what} is shorter than the range", "its writer was cut off: write it again"),
     413: (ServiceError, "store.url", "{what} is too large for one request", SIZE_FIX),
     412: (AlreadyThere, "store", "{what} exists already", "nothing to do"),
+    **dict.fromkeys((400, 405, 501), (UnsupportedError, "store.url", "{what} is refused", LOG_FIX)),
+    407: (ServiceError, "store.url", "the proxy refuses {what}", "give it the user and password of the proxy"),
     **dict.fromkeys((409, 429, 500, 502, 503, 504), (Unreachable, "store.url", "{what} fails for now", LOG_FIX)),
 }
+BUCKET: Meaning = (
+    ServiceError,
+    "store.url",
+    "there is no list of a bucket at this address",
+    "leave out what follows host and port: the bucket's name is in store.bucket",
+)
 REFUSED: Meaning = (ServiceError, "store.url", "{what} is refused", LOG_FIX)
 
 
 def explain(error: Exception, endpoint: StoreEndpoint, what: str) -> ServiceError:
     """Returns the error to raise for `error`, which a request for `what` met (as a rule, an object's key)."""
-    bucket = f"{endpoint.bucket!r} at {endpoint.url}"
+    proxy = proxy_variable(endpoint.url)
+    bucket = f"{endpoint.bucket!r} at {endpoint.url}" + (f" through the proxy of {proxy}" if proxy else "")
     if isinstance(error, boto.ClientError):
         if _is_full(error, endpoint):
             fix = f"free space on the disk of {endpoint.directory or 'the store, or raise its quota'}"
             return ServiceError(Problem("store.url", f"{bucket} is full: {what} cannot be written", fix))
         kind, where, meaning, fix = BY_CODE.get(_code(error)) or BY_STATUS.get(_status(error), REFUSED)
+        if kind is MissingObject and what == THE_BUCKET:
+            kind, where, meaning, fix = BUCKET
+        if kind is DeniedError:
+            fix = keys_fix(endpoint)
         answer = f"{_code(error)} {error.response.get('Error', {}).get('Message', '')}".strip()
         return kind(Problem(where, f"{bucket}: {meaning.format(what=what)} ({answer})", fix))
     if isinstance(error, boto.SSLError):
@@ -93,11 +141,24 @@ def explain(error: Exception, endpoint: StoreEndpoint, what: str) -> ServiceErro
         return ServiceError(Problem("store.url", what_failed, "check the server's name, or set AWS_CA_BUNDLE"))
     if isinstance(error, boto.NoCredentialsError | boto.PartialCredentialsError):
         return ServiceError(Problem("store.url", f"{bucket}: no keys are set", KEYS_FIX))
+    said, fix = f"no answer for {what}: {error}", "start the server, or correct the address"
+    if proxy:
+        fix = f"correct {proxy}, or put the store's host into NO_PROXY; {fix}"
     if isinstance(error, KeyError | ValueError):
-        return Unreachable(Problem("store.url", f"{bucket}: garbled answer for {what}: {error!r}", LOG_FIX))
-    return Unreachable(
-        Problem("store.url", f"{bucket}: no answer for {what}: {error}", "start the server, or correct the address")
-    )
+        said, fix = f"garbled answer for {what}: {error!r}", LOG_FIX
+    return Unreachable(Problem("store.url", f"{bucket}: {said}", fix))
+
+
+def keys_fix(endpoint: StoreEndpoint) -> str:
+    """Returns what to do about keys of this endpoint; it names the variables from which boto3 may have them."""
+    given = [] if endpoint.access_key is not None else [name for name in CHAIN_VARIABLES if name in os.environ]
+    return f"correct or unset {', '.join(given)}, or {KEYS_FIX}" if given else KEYS_FIX
+
+
+def wants_md5(error: boto.ClientError) -> bool:
+    """Returns whether the store asks for the header Content-MD5. Servers have several codes for that."""
+    said = error.response.get("Error", {}).get("Message", "")
+    return "md5" in f"{_code(error)} {said}".lower() and _status(error) == 400
 
 
 def _is_full(error: boto.ClientError, endpoint: StoreEndpoint) -> bool:

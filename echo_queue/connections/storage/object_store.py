@@ -21,36 +21,36 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import blake3
 import boto3
 import orjson
 from boto3.s3.transfer import TransferConfig
 from botocore import exceptions as boto
-from botocore.config import Config as BotoConfig
 
 from echo_queue import failpoints
+from echo_queue.connections.storage.client import StoreKeychain, add_md5, client
 from echo_queue.connections.storage.endpoint import StoreEndpoint
 from echo_queue.connections.storage.errors import (
     LOG_FIX,
     AlreadyThere,
+    DeniedError,
+    ExpiredKeysError,
     LargeObject,
     MissingObject,
     ShortBody,
     ShortObject,
     Unreachable,
+    UnsupportedError,
     explain,
+    wants_md5,
 )
 from echo_queue.connections.storage.outage_log import outage_log
 from echo_queue.errors import Problem, ServiceError
 
 DEADLINE_S = 60.0
-CONNECT_TIMEOUT_S = 5.0
-READ_TIMEOUT_S = 30.0
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
-CONNECTIONS = 16
 RACES, RACERS = 3, 8
 DELETE_BATCH = 1000  # S3's own limit
 MULTIPART_BYTES = 64 << 20
@@ -81,7 +81,9 @@ class ObjectStore:
         self.endpoint = endpoint
         self.prefix = f"{run}/"
         self.deadline_s = deadline_s
-        self._client = _client(endpoint)
+        self._keychain = StoreKeychain(endpoint)
+        self._client = client(endpoint, self._keychain)
+        self._sends_md5 = self._deletes_singly = False
         self._puts_once = endpoint.put_once
         self._outages = outage_log(f"the object store at {endpoint.url}")
 
@@ -106,7 +108,10 @@ class ObjectStore:
         """True if the server heeds `If-None-Match: *`: known from the services, else tried with two tiny puts."""
         if self._puts_once is None:
             key = f".probe/{uuid.uuid4().hex}"
-            first, second = (self._put_conditionally(key, b"put-once?") for _ in range(2))
+            try:
+                first, second = (self._put_conditionally(key, b"put-once?") for _ in range(2))
+            except UnsupportedError:  # it does not even take the header
+                first = second = False
             self.delete([key])
             self._puts_once = first and not second
         return self._puts_once
@@ -346,6 +351,23 @@ class ObjectStore:
         return found, answer["NextContinuationToken"] if more else None
 
     def _delete(self, keys: Sequence[str]) -> None:
+        if self._deletes_singly:
+            for key in keys:
+                self._client.delete_object(**self._at(key))
+            return
+        try:
+            self._delete_together(keys)
+        except boto.ClientError as error:
+            if wants_md5(error) and not self._sends_md5:
+                self._client.meta.events.register("before-sign.s3.DeleteObjects", add_md5)
+                self._sends_md5 = True
+            elif isinstance(explain(error, self.endpoint, keys[0]), UnsupportedError):
+                self._deletes_singly = True
+            else:
+                raise
+            self._delete(keys)
+
+    def _delete_together(self, keys: Sequence[str]) -> None:
         names = [{"Key": self.prefix + key} for key in keys]
         answer = self._client.delete_objects(Bucket=self.endpoint.bucket, Delete={"Objects": names, "Quiet": True})
         refused = [error for error in answer.get("Errors", ()) if error.get("Code") != "NoSuchKey"]
@@ -361,7 +383,9 @@ class ObjectStore:
         give_up = began + (self.deadline_s if deadline_s is None else deadline_s)
         pause_s = FIRST_PAUSE_S
         while True:
+            keys = None
             try:
+                keys = self._keychain.get_frozen_credentials()
                 answer = request()
             except FAILURES as error:
                 failure = explain(_cause(error), self.endpoint, what)
@@ -369,6 +393,8 @@ class ObjectStore:
                 self._outages.answered()
                 return answer
             left_s = give_up - time.monotonic()
+            if isinstance(failure, DeniedError | ExpiredKeysError) and self._keychain.changed_since(keys):
+                continue
             if not isinstance(failure, Unreachable):
                 self._outages.answered()
             if not isinstance(failure, Unreachable) or pause_s > left_s:
@@ -426,30 +452,6 @@ def kind_of(key: str) -> str:
     folder, _, rest = key.partition("/")
     file = rest.rpartition("/")[2]
     return f"{folder}/{file}" if file in (INDEX, MANIFEST) else folder
-
-
-def _client(endpoint: StoreEndpoint) -> Any:
-    aws = (urlsplit(endpoint.url).hostname or "").endswith(("amazonaws.com", "amazonaws.com.cn"))
-    settings = BotoConfig(
-        connect_timeout=CONNECT_TIMEOUT_S,
-        read_timeout=READ_TIMEOUT_S,
-        max_pool_connections=CONNECTIONS,
-        request_checksum_calculation=endpoint.checksums,
-        response_checksum_validation=endpoint.checksums,
-        retries={"total_max_attempts": 1},  # `_persist` decides what is repeated
-        s3={"addressing_style": "auto" if aws else "path"},
-    )
-    try:
-        return boto3.client(
-            "s3",
-            endpoint_url=endpoint.url,
-            region_name=endpoint.region,
-            aws_access_key_id=endpoint.access_key,
-            aws_secret_access_key=endpoint.secret_key,
-            config=settings,
-        )
-    except ValueError as error:
-        raise ServiceError(Problem("store.url", str(error), "write http://host:port or https://host")) from None
 
 
 def _cause(error: Exception) -> Exception:
