@@ -6,6 +6,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -16,15 +17,15 @@ from echo_queue.cli.documents import BaseDocument, ManifestDocument, RouteDocume
 from echo_queue.cli.output import print_json
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
-from echo_queue.connections.storage.object_store import ObjectStore
+from echo_queue.connections.storage.object_store import MissingObject, ObjectStore
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.launch.problem_output import print_problems
 from echo_queue.queue import Caller, Monitor, RunKeys, TrustedWeights
 from echo_queue.queue.counts import counted
 from echo_queue.records import Published, Version
 from echo_queue.weights.catalogue import Entry, catalogue
-from echo_queue.weights.manifest import Manifest, Route, base_of, digest, manifest_key, route_key
-from echo_queue.weights.reader import fetch_parts, open_manifest
+from echo_queue.weights.manifest import Manifest, Route, base_of, manifest_key, route_key
+from echo_queue.weights.reader import fetch_along, fetch_parts, find_path, open_manifest
 from echo_queue.weights.retention import doomed, remove
 from echo_queue.weights.signatures import SignatureVerifier, key_id
 
@@ -138,46 +139,82 @@ def _manifest(manifest: Manifest) -> ManifestDocument:
 
 
 def verify(config: Config, name: str) -> int:
-    """Reads every route to a version and builds its tensors. Returns the exit code, 1 if any data is not as signed."""
+    """Reads every route to a version, and decodes each upon its base, as a worker would, if that is still stored.
+
+    Returns the exit code, 1 if any data is not as signed, or if nothing that is stored makes the version.
+    """
     stored = StoredWeights.of(config)
     manifest = stored.choose(name)
-    console = Console(highlight=False)
-    checks: list[tuple[str, Callable[[], None]]] = [
-        (route, lambda name=route: _check_route(stored, manifest, name))  # type: ignore[misc]
-        for route in catalogue(stored.store, manifest.version.lineage)[manifest.version].routes
-    ]
-    checks.append((f"{len(manifest.tensors)} tensors, from an anchor", lambda: _check_tensors(stored, manifest)))
-    failures = [problem for what, check in checks for problem in _report(console, what, check)]
+    verification, console = Verification(stored, manifest), Console(highlight=False, soft_wrap=True)
+    routes = catalogue(stored.store, manifest.version.lineage)[manifest.version].routes
+    failures = [problem for route in routes for problem in _report(console, route, partial(verification.route, route))]
+    failures += _report(console, f"{len(manifest.tensors)} tensors", verification.conclude)
     print_problems(failures)
     return 1 if failures else 0
 
 
-def _report(console: Console, what: str, check: Callable[[], None]) -> tuple[Problem, ...]:
+def _report(console: Console, what: str, check: Callable[[], str]) -> tuple[Problem, ...]:
     try:
-        check()
+        found = check()
     except EchoQueueError as error:
         console.print(f"[red]✗[/] {what}")
         return error.problems
-    console.print(f"[green]✓[/] {what}")
+    console.print(f"[green]✓[/] {what}: {found}")
     return ()
 
 
-def _check_route(stored: StoredWeights, manifest: Manifest, name: str) -> None:
-    version, base = manifest.version, base_of(name)
-    route = manifest.route
-    if base != route.base:
+class Verification:
+    """Verifies the routes to one version, one at a time, and counts what it reads. Its methods say what they found."""
+
+    def __init__(self, stored: StoredWeights, manifest: Manifest) -> None:
+        keys = stored.keys()
+        self._store, self._manifest, self._chunk_key = stored.store, manifest, keys.chunk_key
+        self._verifier = SignatureVerifier(keys.public_key)
+        self._tried = self._decoded = self._read = 0
+
+    def route(self, name: str) -> str:
+        """Verifies the route in the folder `name`. Raises `ServiceError`."""
+        self._tried += 1
+        route = self._route(base_of(name))
+        path = self._path(route)
+        self._read += sum(one.size for one in path or (route,))
+        chunks = sum(len(part.chunks) for part in route.parts)
+        size = f"{counted(len(route.parts), 'part')}, {counted(chunks, 'chunk')}, {route.size:,} bytes"
+        if path is None:
+            for _ in fetch_parts(self._store, route):
+                pass
+            return f"{size}; not decoded, as version {route.base} is not stored any more"
+        fetch_along(self._store, path, self._manifest, self._chunk_key)
+        self._decoded += 1
+        return f"{size}; makes all tensors{f' from {route.base}' if route.base else ''}"
+
+    def conclude(self) -> str:
+        """Raises `Damaged` if no route was decoded because none leads here from an anchor."""
+        if not self._decoded:
+            find_path(self._store, None, self._manifest, self._verifier)
+        return f"{self._decoded} of {counted(self._tried, 'route')} decoded, {self._read:,} bytes read with their bases"
+
+    def _route(self, base: Version | None) -> Route:
+        version, route = self._manifest.version, self._manifest.route
+        if base == route.base:
+            return route
         key = route_key(version, base)
-        route = Route.decode(SignatureVerifier(stored.keys().public_key).open(stored.store.get(key), key), key)
-        if (route.version, route.base, route.root) != (version, base, manifest.root):
+        route = Route.decode(self._verifier.open(self._store.get(key), key), key)
+        if (route.version, route.base, route.root) != (version, base, self._manifest.root):
             what = "leads to another version than its name says"
             raise weights.Damaged(Problem(key, what, "find out who else writes to the store"))
-    for _ in fetch_parts(stored.store, route):
-        pass
+        return route
 
-
-def _check_tensors(stored: StoredWeights, manifest: Manifest) -> None:
-    keys = stored.keys()
-    weights.fetch(stored.store, _pointer(stored, manifest), SignatureVerifier(keys.public_key), keys.chunk_key)
+    def _path(self, route: Route) -> tuple[Route, ...] | None:
+        """Returns the cheapest path from an anchor that ends with the route; None if its base is gone."""
+        if route.base is None:
+            return (route,)
+        key = manifest_key(route.base)
+        try:
+            base = open_manifest(self._store, self._store.get(key), route.base, self._verifier)
+        except MissingObject:
+            return None
+        return (*find_path(self._store, None, base, self._verifier), route)
 
 
 def fetch(config: Config, name: str, to: Path | None) -> Path:
@@ -187,9 +224,8 @@ def fetch(config: Config, name: str, to: Path | None) -> Path:
     stored = StoredWeights.of(config)
     manifest, keys = stored.choose(name), stored.keys()
     path = to or config.run.dir / f"weights-{manifest.version}.safetensors"
-    tensors = weights.fetch(
-        stored.store, _pointer(stored, manifest), SignatureVerifier(keys.public_key), keys.chunk_key
-    )
+    routes = find_path(stored.store, None, manifest, SignatureVerifier(keys.public_key))
+    tensors = fetch_along(stored.store, routes, manifest, keys.chunk_key)
     for alias in manifest.aliases:  # the format has no tied tensors
         tensors[alias] = tensors[alias].clone()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -214,11 +250,6 @@ def gc(config: Config, *, dry_run: bool) -> None:
     verb = "would be removed" if dry_run else "removed"
     names = ", ".join(str(entry.version) for entry in entries) or "none"
     Console(highlight=False, soft_wrap=True).print(f"versions {verb}: {names} ({size / 2**20:,.1f} MiB)")
-
-
-def _pointer(stored: StoredWeights, manifest: Manifest) -> Published:
-    key = manifest_key(manifest.version)
-    return Published(manifest.version, key, digest(stored.store.get(key)))
 
 
 def _version(name: str) -> Version:

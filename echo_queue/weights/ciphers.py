@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.records import Version
-from echo_queue.weights.manifest import TAG_BYTES, Part, digest, part_key
+from echo_queue.weights.manifest import TAG_BYTES, Damaged, Part, digest, part_key
 
 PURPOSE = b"echo-queue weights 2 part"
 SALT_PURPOSE = b"echo-queue weights 2 salt"
@@ -36,7 +36,10 @@ def cut(
 
 
 def plain(part: Part, stored: memoryview, chunk_key: bytes | None) -> memoryview:
-    """Returns the shard in a verified part: `stored`, or its plaintext. Raises `ServiceError` for a wrong key."""
+    """Returns the shard in a verified part: `stored`, or its plaintext.
+
+    Raises `ServiceError` for a wrong key, `Damaged` for a salt that is not that of this content, cut in this way.
+    """
     if not part.salt:
         return stored
     if chunk_key is None:
@@ -53,6 +56,9 @@ def plain(part: Part, stored: memoryview, chunk_key: bytes | None) -> memoryview
     except InvalidTag:
         fix = "start this worker again: the run has another chunk key"
         raise ServiceError(Problem(part.key, "cannot be decrypted with this worker's chunk key", fix)) from None
+    if _salt(clear, part.chunk_bytes, chunk_key) != part.salt:
+        fix = "publish the version again, and find out who else signs with the learner's key"
+        raise Damaged(Problem(part.key, "has a salt that is not that of its content and its chunks", fix))
     return memoryview(clear)
 
 
@@ -65,7 +71,7 @@ def _cut(data: memoryview, step: int) -> Iterator[memoryview]:
     return (data[start : start + step] for start in range(0, len(data), step))
 
 
-def _salt(data: bytes, chunk_bytes: int, chunk_key: bytes) -> str:
+def _salt(data: bytes | bytearray, chunk_bytes: int, chunk_key: bytes) -> str:
     key = HKDF(SHA256(), 32, None, SALT_PURPOSE).derive(chunk_key)
     return blake3(chunk_bytes.to_bytes(8, "big"), key=key).update(data).hexdigest()[:32]
 

@@ -6,8 +6,9 @@ them; if they stay wrong, one clear error is raised. No path leads back to an ol
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 from echo_queue.connections.storage.object_store import LargeObject, MissingObject, ObjectStore
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Damaged",
     "fetch",
+    "fetch_along",
     "fetch_parts",
     "find_path",
     "intact",
@@ -183,25 +185,23 @@ def fetch(
 ) -> "dict[str, Tensor]":
     """Returns a version's tensors on the CPU, each with its published shape and type, read from the store alone.
 
-    Tied names map to the same tensor. Raises `Damaged`, or `MissingObject` if the version was pruned meanwhile.
+    Tied names map to the same tensor. Raises `Damaged`, `BadDelta`, or `MissingObject` if the version was pruned
+    meanwhile.
     """
-    from echo_queue.weights import delta
-    from echo_queue.weights.tensor_check import TensorCheck
-    from echo_queue.weights.tensors import empty, matches
-
     manifest = read_manifest(store, published, verifier)
-    tensors = {info.name: empty(info) for info in manifest.tensors}
-    tensors |= {name: tensors[owner] for name, owner in manifest.aliases.items()}
-    for route in find_path(store, None, manifest, verifier):
-        check = TensorCheck()
-        for part, stored in fetch_parts(store, route):
-            shard = plain(part, stored, chunk_key)
-            check.add(delta.read_header(shard)[0])
-            delta.apply(shard, {} if route.base is None else tensors, tensors, check=False)
-    for info in manifest.tensors:
-        if not matches(tensors[info.name], info):
-            what = f"tensor {info.name} is not what was published, although all of its parts are"
-            raise Damaged(Problem(published.manifest, what, FIX))
+    return fetch_along(store, find_path(store, None, manifest, verifier), manifest, chunk_key)
+
+
+def fetch_along(
+    store: ObjectStore, routes: Sequence[Route], target: Manifest, chunk_key: bytes | None
+) -> "dict[str, Tensor]":
+    """Returns the tensors of `target` as the path `routes`, which begins with an anchor, makes them. Raises as `fetch`
+    does."""
+    from echo_queue.weights.apply_path import apply_path
+    from echo_queue.weights.tensors import allocate
+
+    tensors = allocate(target)
+    apply_path(routes, target, tensors, root=None, parts=partial(fetch_parts, store), chunk_key=chunk_key)
     return tensors
 
 

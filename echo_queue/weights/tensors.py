@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from echo_queue.weights.delta.codes import DTYPES, flat, on_host
-from echo_queue.weights.manifest import PIECE_BYTES, TensorInfo, digest, tensor_digest
+from echo_queue.weights.delta.codes import DTYPES, dtype_name, flat, on_host
+from echo_queue.weights.manifest import PIECE_BYTES, Manifest, TensorInfo, digest, tensor_digest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,6 +29,23 @@ def empty(info: TensorInfo) -> "Tensor":
 
     kind: torch.dtype = getattr(torch, DTYPES[info.dtype])
     return torch.empty(info.shape, dtype=kind)
+
+
+def allocate(manifest: Manifest, before: "Mapping[str, Tensor] | None" = None) -> "dict[str, Tensor]":
+    """Returns CPU tensors for a version by all their names; tied names share one, and no others do.
+
+    A tensor of `before` that fits is used again, with its values; the others are uninitialized.
+    """
+    tensors: dict[str, Tensor] = {}
+    free = {id(tensor): tensor for tensor in (before or {}).values()}  # names that were tied may be tied no more
+    for info in manifest.tensors:
+        here = free.pop(id((before or {}).get(info.name)), None)
+        tensors[info.name] = here if here is not None and _fits(here, info) else empty(info)
+    return tensors | {alias: tensors[owner] for alias, owner in manifest.aliases.items()}
+
+
+def _fits(tensor: "Tensor", info: TensorInfo) -> bool:
+    return (dtype_name(tensor), tuple(tensor.shape)) == (info.dtype, info.shape)
 
 
 def digest_of(tensor: "Tensor") -> str:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from echo_queue.errors import EchoQueueError
 from echo_queue.queue import RunKeys, RunRules
 from echo_queue.records import Version
 from echo_queue.services.serving import Services
-from echo_queue.weights import Signer, WeightPublisher
+from echo_queue.weights import Route, SignatureVerifier, Signer, WeightPublisher
 from tests.queue.clients import Clients
 from tests.weights.published_weights import history, same
 
@@ -38,6 +39,7 @@ class PublishedRun:
     """A run with ten versions, published and pruned by hand."""
 
     def __init__(self, directory: Path) -> None:
+        self.signer = Signer.generate()
         self.path = directory / "run.toml"
         self.path.write_text(TOML.format(directory=directory / "run"))
         self.config: Config = load(self.path)
@@ -48,7 +50,7 @@ class PublishedRun:
 
     def publish(self) -> None:
         Clients.connected_as(self.config, "admin").configure(RunRules.of(self.config))
-        queue, signer = Clients.connected_as(self.config, "learner"), Signer.generate()
+        queue, signer = Clients.connected_as(self.config, "learner"), self.signer
         lineage = queue.resume().lineage
         trust = RunKeys(signer.public_key, signer.secret("tokens"), signer.secret("chunks"))
         queue.publish_keys(lineage, trust)
@@ -99,7 +101,10 @@ def test_a_fetched_file_holds_the_published_tensors(published_run: PublishedRun,
 
 
 def test_verify_finds_a_spoiled_object_and_names_it(published_run: PublishedRun) -> None:
-    assert "✗" not in published_run.ask("verify", "1.6")
+    told = published_run.ask("verify", "1.6")
+    assert "✗" not in told
+    assert "makes all tensors from 1.4" in told
+    assert "3 of 3 routes decoded" in told
     key = next(
         one.key for one in published_run.store.list("weights/0001/00000006/from-0001.00000004/") if ".part" in one.key
     )
@@ -111,6 +116,19 @@ def test_verify_finds_a_spoiled_object_and_names_it(published_run: PublishedRun)
     assert "✓ from-0001.00000005" in told
 
 
+def test_verify_decodes_each_route_so_that_one_that_lacks_something_is_found(published_run: PublishedRun) -> None:
+    """All of its bytes are as they were signed."""
+    key = "weights/0001/00000006/from-0001.00000004/route.json"
+    envelope = published_run.store.get(key)
+    verifier = SignatureVerifier(published_run.signer.public_key)
+    route = Route.decode(verifier.open(envelope, key), key)
+    published_run.store.put(key, published_run.signer.sign(replace(route, parts=()).encode()))
+    told = published_run.ask("verify", "1.6", code=1)
+    published_run.store.put(key, envelope)
+    assert "✗ from-0001.00000004" in told
+    assert "2 of 3 routes decoded" in told
+
+
 def test_gc_says_what_it_would_remove_and_then_removes_that(published_run: PublishedRun) -> None:
     assert "would be removed: 1.0, 1.1, 1.2, 1.3" in published_run.ask("gc", "--dry-run")
     assert "1.0" in published_run.ask("ls")
@@ -119,6 +137,9 @@ def test_gc_says_what_it_would_remove_and_then_removes_that(published_run: Publi
         f"1.{number}" for number in range(4, 10)
     }
     assert "✗" not in published_run.ask("verify")
+    told = published_run.ask("verify", "1.8")
+    assert "not decoded, as version 1.0 is not stored any more" in told
+    assert "4 of 5 routes decoded" in told
 
 
 @pytest.mark.parametrize(("name", "told"), [("seven", "is not a version"), ("1.77", "no object")])

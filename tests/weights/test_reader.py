@@ -15,6 +15,7 @@ from echo_queue.errors import ServiceError
 from echo_queue.records import Published, Version
 from echo_queue.weights import delta
 from echo_queue.weights.catalogue import catalogue
+from echo_queue.weights.delta import BadDelta
 from echo_queue.weights.manifest import Damaged, Manifest, Route, digest, manifest_key, route_key
 from echo_queue.weights.reader import fetch_parts, find_path, open_manifest, plain
 from echo_queue.weights.signatures import Forged, Signer
@@ -169,7 +170,7 @@ def test_parts_that_are_whole_and_make_other_tensors_are_never_loaded(object_sto
     )
     mixed = Manifest(other.run, other.version, manifest.tensors, {}, manifest.root, _toward(other.route, manifest.root))
     published = pointed_at(object_store, SIGNER.sign(mixed.encode()), Version(0, 1))
-    with pytest.raises(Damaged, match="tensor w is not what was published"):
+    with pytest.raises(BadDelta, match="tensor w is not what was published"):
         fetch(object_store, published)
 
 

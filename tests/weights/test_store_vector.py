@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,25 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from torch import Tensor
 
 from echo_queue import weights
 from echo_queue.connections.storage.object_store import ObjectStore
+from echo_queue.errors import ServiceError
 from echo_queue.records import Published, Version
+from echo_queue.weights.reader import fetch_parts
 from echo_queue.weights.tensors import digest_of
+from tests.weights.store_vector import departures
 from tests.weights.test_delta_vector import read
+from tests.workers.publications import Bytes
+from workers.weights.staging import Stage
 
 VECTOR = Path(__file__).parent / "store_vector"
 KEYS = json.loads((VECTOR / "keys.json").read_text())
+VERIFIER, CHUNK_KEY = weights.SignatureVerifier(KEYS["public_key"]), bytes.fromhex(KEYS["chunk_key"])
 ENVELOPE = re.compile(rb'\{"body":(.*),"key":"([0-9a-f]{16})","signature":"([0-9a-f]{128})"\}')
 Tensors = dict[str, tuple[str, list[int], bytes]]
+Reader = Callable[[ObjectStore, Published], Mapping[str, Tensor]]
 
 
 def of(digests: list[str]) -> str:
@@ -103,18 +112,69 @@ def test_the_page_says_enough_to_read_an_announcement() -> None:
     shard(VECTOR / "weights/0001/00000002/from-0001.00000001", announced["part"])
 
 
-@pytest.mark.parametrize("number", [0, 1, 2])
-def test_what_an_older_writer_stored_is_still_read(object_store: ObjectStore, number: int) -> None:
+def objects_in(folder: Path) -> dict[str, bytes]:
+    """Returns the objects of a store by their keys."""
+    files = (path for path in (folder / "weights").rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def put(object_store: ObjectStore, stored: Mapping[str, bytes], number: int) -> tuple[ObjectStore, Published]:
+    """Returns the store as the vector's run has it, and its version 1.`number` as Redis would name it."""
     store = copy(object_store)
     store.prefix = f"{KEYS['run']}/"
-    for path in VECTOR.rglob("*"):
-        if path.suffix in (".part", ".json") and path.parent != VECTOR:
-            store.put(path.relative_to(VECTOR).as_posix(), path.read_bytes())
-    version, verifier = Version(1, number), weights.SignatureVerifier(KEYS["public_key"])
+    store.delete([one.key for one in store.list("weights/")])
+    for key, data in stored.items():
+        store.put(key, data)
     key = f"weights/0001/{number:08d}/manifest.json"
-    published = Published(version, key, blake3(store.get(key)).hexdigest())
-    manifest = weights.read_manifest(store, published, verifier)
-    fetched = weights.fetch(store, published, verifier, bytes.fromhex(KEYS["chunk_key"]))
+    return store, Published(Version(1, number), key, blake3(stored[key]).hexdigest())
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_what_an_older_writer_stored_is_still_read(object_store: ObjectStore, number: int) -> None:
+    store, published = put(object_store, objects_in(VECTOR), number)
+    manifest = weights.read_manifest(store, published, VERIFIER)
+    fetched = weights.fetch(store, published, VERIFIER, CHUNK_KEY)
     assert {info.name: info.digest for info in manifest.tensors} == {
         info.name: digest_of(fetched[info.name]) for info in manifest.tensors
     }
+
+
+def newest(stored: Mapping[str, bytes]) -> int:
+    return max(int(key.split("/")[2]) for key in stored)
+
+
+def read_by_worker(store: ObjectStore, published: Published) -> Mapping[str, Tensor]:
+    manifest, stage = weights.read_manifest(store, published, VERIFIER), Stage()
+    routes = weights.find_path(store, None, manifest, VERIFIER)
+    parts = {part.key: Bytes(data) for route in routes for part, data in fetch_parts(store, route)}
+    stage.apply(routes, manifest, parts, CHUNK_KEY)
+    return stage.tensors
+
+
+def read_by_command(store: ObjectStore, published: Published) -> Mapping[str, Tensor]:
+    return weights.fetch(store, published, VERIFIER, CHUNK_KEY)
+
+
+READERS = pytest.mark.parametrize("reader", [read_by_worker, read_by_command])
+ONE_STORE = pytest.mark.parametrize("s3_server", ["rclone"], indirect=True)
+
+
+@ONE_STORE
+@READERS
+@pytest.mark.parametrize("what", departures.DEPARTURES)
+def test_a_store_that_departs_from_the_page_is_refused_though_it_is_signed(
+    object_store: ObjectStore, what: str, reader: Reader
+) -> None:
+    """All chunks are right, and the weights that come out often, too."""
+    stored = objects_in(VECTOR / "refused" / what)
+    assert stored == departures.DEPARTURES[what]
+    with pytest.raises(ServiceError):
+        reader(*put(object_store, stored, newest(stored)))
+
+
+@ONE_STORE
+@READERS
+def test_what_those_stores_depart_from_is_taken(object_store: ObjectStore, reader: Reader) -> None:
+    for stored in departures.GOOD.values():
+        reader(*put(object_store, stored, newest(stored)))
+    assert {folder.name for folder in (VECTOR / "refused").iterdir()} == departures.DEPARTURES.keys()

@@ -1,9 +1,8 @@
 """Applies shards to a copy in memory that the caller gives, or in place.
 
 - After `apply` returns, every piece in `out` has the digest that the shard names.
-- In place, a piece whose result is wrong is restored, and a piece that already has the right bytes is left as it is: a
-  shard may be applied again after any failure. Pieces before the failing one stay applied. A shard that departs from
-  the format is refused also where the result is there already.
+- In place, what is refused is what is refused in a copy, and a piece whose result is wrong is restored. Pieces before
+  the failing one stay applied.
 - Whatever the bytes say, allocations never exceed some thirty times the size of a piece of the caller's own tensors.
 """
 
@@ -74,7 +73,7 @@ def _copy(piece: Piece, data: memoryview, source: Codes, target: Codes) -> None:
 
 
 def _in_place(piece: Piece, data: memoryview, codes: Codes, check: bool) -> None:
-    """Changes a piece in place. Positions may depend on the base: only the digest tells that a piece is already new."""
+    """Changes a piece in place, or leaves it as it was."""
     change: Change | None = None
     if piece.kind != "same":
         change = change_of(piece, _streams(piece, data))
@@ -86,8 +85,7 @@ def _in_place(piece: Piece, data: memoryview, codes: Codes, check: bool) -> None
     except (BadDelta, MalformedStream):
         if change is not None:
             change.take_back(codes)
-        if not check or digest(codes) != piece.digest:
-            raise
+        raise
 
 
 def _part(piece: Piece, name: str, tensors: "Mapping[str, Tensor]") -> Codes:

@@ -136,7 +136,10 @@ def _write_words(symbols: Bytes, lengths: NDArray[np.int64], tables: Numbers) ->
 def _words(stream: Bytes) -> Words:
     if len(stream) < 4 or len(stream) % 2:
         raise MalformedStream("a coder's words are cut short")
-    return np.frombuffer(stream.tobytes(), "<u2")
+    words = np.frombuffer(stream.tobytes(), "<u2")
+    if not words[1]:
+        raise MalformedStream(f"a coder begins with a state below {LEAST_STATE}")
+    return words
 
 
 @compiled

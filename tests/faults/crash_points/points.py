@@ -38,6 +38,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
         "workers/weights/*/*.py",
         "workers/environments/scorer.py",
         "echo_queue/submission/shards.py:ShardReader",
+        "echo_queue/weights/apply_path.py",
         "echo_queue/weights/catalogue.py",
         *(f"echo_queue/weights/reader.py:{name}" for name in ("read_manifest", "find_path", "_Search")),
         CONNECT,

@@ -1,4 +1,4 @@
-"""Writes the vector: what a real weight publisher puts into a real store, and beside it an announcement."""
+"""Writes the vector: what a real weight publisher puts into a real store, an announcement, and stores to be refused."""
 
 import shutil
 import tempfile
@@ -16,9 +16,9 @@ from echo_queue.services.s3_server import S3Server
 from echo_queue.weights import Announcement, Manifest, SignatureVerifier, WeightPublisher
 from echo_queue.weights.manifest import manifest_key
 from tests.weights.published_weights import CHUNK_KEY, SIGNER
+from tests.weights.store_vector.departures import DEPARTURES, RUN
 
 HERE = Path(__file__).parent
-RUN = "vector"
 
 
 def tensors(number: int) -> dict[str, Tensor]:
@@ -53,6 +53,7 @@ def main() -> None:
             server.stop()
     keys = {"run": RUN, "public_key": SIGNER.public_key, "chunk_key": CHUNK_KEY.hex()}
     announce()
+    write_refused()
     (HERE / "keys.json").write_bytes(orjson.dumps(keys, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
 
@@ -63,6 +64,14 @@ def announce() -> None:
     route = Manifest.decode(body, key).route
     first = Announcement(RUN, route.version, route.base, route.base_root, 0, route.parts[0])
     (HERE / "announced.json").write_bytes(SIGNER.sign(first.encode()))
+
+
+def write_refused() -> None:
+    for what, store in DEPARTURES.items():
+        for key, data in store.items():
+            path = HERE / "refused" / what / key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
 
 
 if __name__ == "__main__":

@@ -59,6 +59,8 @@ DEPARTURES = {
     "a position beyond the end": piece("gaps", b"\5", b"\x01", b"", bits=4, new=BASE),
     "a number with a zero in front": piece("classes", b"\x80\0\1", TABLES, *WORDS),
     "a table with a zero behind": piece("classes", b"\0\1", bytes([1, 2, *TABLES[2:4], 0, *TABLES[4:]]), *WORDS),
+    "a first state below 65,536": piece("classes", b"\0\1", TABLES, bytes([1, 0, 0, 0, 0, 0]), *WORDS[1:]),
+    "a change to something else": piece("gaps", b"\0", b"\x03", b"", bits=4),
     "a key too many": piece("full", FULL, note=""),
     "a text for names": piece("full", FULL, names="w"),
     "a name twice": piece("full", FULL, names=["w", "w"]),

@@ -9,11 +9,11 @@ import torch
 from echo_queue import weights
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import ServiceError
-from echo_queue.weights import Manifest
+from echo_queue.weights import Damaged, Manifest
 from echo_queue.weights.delta import BadDelta
 from echo_queue.weights.reader import OlderVersion
 from tests.workers.publications import Bytes, Publications, holds, model
-from workers.weights.staging import BadStage, Stage
+from workers.weights.staging import Stage
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.parametrize("s3_server", ["rclone"], indirect=True)
@@ -92,11 +92,11 @@ def test_routes_that_lead_elsewhere_are_refused(learner: Publications) -> None:
     anchor = weights.find_path(learner.store, None, old, learner.verifier)
     stage = Stage()
     for routes, manifest, what in (
-        (anchor, new, "is not what was published"),
+        (anchor, new, "its routes lead elsewhere"),
         ((new.route,), new, "begins elsewhere"),
         ((), new, "no route leads to it"),
     ):
-        with pytest.raises(BadStage, match=what):
+        with pytest.raises(Damaged, match=what):
             stage.apply(routes, manifest, learner.parts(routes), None)
         assert stage.have is None
 
@@ -136,6 +136,17 @@ def test_a_route_that_brings_a_piece_twice_is_refused_before_the_piece_is_made_a
     twice = replace(manifest.route, parts=manifest.route.parts * 2)
     with pytest.raises(BadDelta, match="more elements than the tensor has"):
         Stage().apply((twice,), manifest, learner.parts((twice,)), None)
+
+
+def test_tensors_that_are_tied_no_more_share_no_memory(object_store: ObjectStore) -> None:
+    tensors = model()
+    stage = Stage()
+    tied = Publications(object_store, tensors)
+    lead(stage, tied, tied.manifest(tied.publish(0)))
+    apart = Publications(object_store, tensors | {"head": tensors["head"] + 1})
+    manifest = apart.manifest(apart.publish(0, lineage=2))
+    lead(stage, apart, manifest)
+    assert holds(stage.tensors, manifest)
 
 
 def test_a_base_model_is_adopted_bit_for_bit(learner: Publications) -> None:
