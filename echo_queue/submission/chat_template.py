@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from jinja2 import Template, TemplateError, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
+from jinja2.meta import find_undeclared_variables
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
@@ -75,6 +76,14 @@ class ChatTemplate:
             fix = "use a chat template that renders the assistant's messages verbatim"
             raise PromptError(Problem("prompt", "the model's chat template leaves out the model's own turns", fix))
         return after
+
+    @property
+    def variables(self) -> set[str]:
+        """The names of the values that the template asks for; none for one that is no template."""
+        try:
+            return find_undeclared_variables(ENVIRONMENT.parse(self._source))
+        except TemplateError:
+            return set()
 
     def _render(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
         try:

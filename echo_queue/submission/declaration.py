@@ -20,13 +20,13 @@ from pydantic import ValidationError
 from echo_queue.config import Config, Prompts
 from echo_queue.config.explanations import explain
 from echo_queue.connections.endpoints import EMBEDDED
-from echo_queue.errors import ConfigError, DeadlineError, Problem, PromptError
+from echo_queue.errors import ConfigError, DeadlineError, Problem, PromptError, UnfitPromptError
 from echo_queue.queue import Chunk, PromptSet, SubmitterQueue
 from echo_queue.queue.submitter import digest_of
 from echo_queue.records import PromptRow
 from echo_queue.submission.celery.messages import send
 from echo_queue.submission.length_features import refuse_featureless
-from echo_queue.submission.length_limits import limits_of, refuse_unfit
+from echo_queue.submission.length_limits import PromptLimits, limits_of, refuse_unfit
 from echo_queue.submission.needed_columns import needed_columns, refuse_lacking
 from echo_queue.submission.progress import Progress, Report, Submitted
 from echo_queue.submission.sources.registry import open_source
@@ -56,7 +56,7 @@ def check_first_rows(config: Config) -> Sequence[PromptRow]:
     """
     first: Sequence[PromptRow] = ()
     source = open_source(spell(config.prompts.source, config.prompts.options))
-    limits = limits_of(Path(config.base_model), config.model.max_prompt_tokens)
+    limits = _limits(config)
     for chunk, rows in islice(source.scan(min(config.prompts.chunk, SAMPLE_ROWS)), 1):
         refuse_unfit(limits, source, chunk, rows)
         refuse_featureless(config.prompts.length_feature, source, chunk, rows)
@@ -112,7 +112,7 @@ def await_learner(config: Config, queue: SubmitterQueue) -> None:
 def scan(config: Config, prompts: Prompts, report: Report) -> tuple[PromptSource, list[Chunk]]:
     """Returns the source and its chunks, once every row was checked. Raises `PromptError`."""
     source = open_source(spell(prompts.source, prompts.options))
-    limits = limits_of(Path(config.base_model), config.model.max_prompt_tokens)
+    limits = _limits(config)
     needed = needed_columns(config.environment)
     chunks: list[Chunk] = []
     gc.freeze()  # Objects alive by now are no garbage; tracing them again and again takes a third of a scan.
@@ -126,6 +126,13 @@ def scan(config: Config, prompts: Prompts, report: Report) -> tuple[PromptSource
     finally:
         gc.unfreeze()
     return source, chunks
+
+
+def _limits(config: Config) -> PromptLimits | None:
+    limits = limits_of(Path(config.base_model), config.model.max_prompt_tokens)
+    if limits is not None and (problem := limits.unknown_stop()):
+        raise UnfitPromptError(problem)
+    return limits
 
 
 def _declared(config: Config, prompts: Prompts, source: str) -> PromptSet:

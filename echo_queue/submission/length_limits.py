@@ -1,8 +1,9 @@
 """Checks that prompts fit the model, by the model's own files, before they enter the backlog.
 
-Text is counted with the special tokens that the tokenizer adds. Of chat messages only the contents are counted, which
-is a lower bound: the rollout worker fills in the chat template. Nothing is checked where the model's folder has no
-`tokenizer.json` (a hub name).
+Each prompt is written and counted as a rollout worker does it: chat messages by the chat template, text after what the
+tokenizer writes before it. Nothing is checked where the model's folder has no `tokenizer.json` (a hub name). Where the
+files do not name a special token that the chat template asks for, which the tokenizer's class may have, only the
+contents of messages are counted, which is a lower bound.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from echo_queue.connections.hub import reachable
-from echo_queue.errors import Problem, ServiceError, UnfitPromptError
+from echo_queue.errors import Problem, PromptError, ServiceError, UnfitPromptError
 from echo_queue.queue.types import Chunk
 from echo_queue.records import PromptRow
+from echo_queue.submission.prompt_encoding import PromptEncoding, embeddings_of, opening_of
 from echo_queue.submission.sources.rows import REPORTED_ROWS
 from echo_queue.submission.sources.source import PromptSource
+from echo_queue.submission.tokenizer_files import NAMED_TOKENS, chat_template_of, special_tokens_of
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -29,20 +32,51 @@ class PromptLimits:
     """The bounds that a model sets to prompts."""
 
     tokenizer: "Tokenizer"
+    encoding: PromptEncoding
     tokens: int
     """The largest number of tokens in a prompt."""
     certain_bytes: int
-    """An ASCII prompt of at most this many bytes has at most `tokens` tokens; −1 where bytes do not bound tokens."""
-    chat: bool
-    """True if the model has a chat template."""
+    """An ASCII text of at most this many bytes is sure to fit; −1 where bytes do not tell."""
+    stop: str | None = None
+    """The token with which the tokenizer ends texts."""
+    renders: bool = True
+    """True if everything is known that the chat template writes."""
 
-    def excess(self, rows: Sequence[PromptRow]) -> Iterator[tuple[int, int]]:
-        """Yields (position in `rows`, tokens) of the prompts that are too long."""
-        doubtful = [(position, text) for position, row in enumerate(rows) if not self._certain(text := _text(row))]
-        encodings = self.tokenizer.encode_batch_fast([text for _, text in doubtful])
-        for (position, _), encoding in zip(doubtful, encodings, strict=True):
-            if len(encoding) > self.tokens:
-                yield position, len(encoding)
+    def unfit(self, rows: Sequence[PromptRow]) -> Iterator[tuple[int, Problem]]:
+        """Yields (position in `rows`, what is wrong) of the prompts that the model cannot take."""
+        doubtful: dict[int, str] = {}
+        for position, row in enumerate(rows):
+            try:
+                if not self._certain(text := self._text(row)):
+                    doubtful[position] = text
+            except PromptError as error:
+                yield position, error.problems[0]
+                if self.encoding.template is None:
+                    return  # which concerns every chat alike
+        encodings = self.tokenizer.encode_batch_fast(list(doubtful.values()), add_special_tokens=False)
+        for position, encoding in zip(doubtful, encodings, strict=True):
+            try:
+                count = len(self.encoding.ids(rows[position].prompt, encoding.ids))
+            except PromptError as error:
+                yield position, error.problems[0]
+            else:
+                if count > self.tokens:
+                    what = f"its prompt has {count} tokens, the model takes {self.tokens}"
+                    yield position, Problem("prompt", what, "shorten it, or raise model.max_prompt_tokens")
+
+    def unknown_stop(self) -> Problem | None:
+        """Returns a problem if the model has no embedding for the token that is to end its answers."""
+        known = self.encoding.embeddings
+        number = None if self.stop is None else self.tokenizer.token_to_id(self.stop)
+        if known is None or number is None or number < known:
+            return None
+        what = f"its tokenizer ends answers with {self.stop}, id {number}, but the model knows only ids below {known}"
+        return Problem("model.base", what, "enlarge its embeddings, or name a token that it knows as eos_token")
+
+    def _text(self, row: PromptRow) -> str:
+        if isinstance(row.prompt, str) or self.renders:
+            return self.encoding.text(row.prompt)
+        return "".join(message["content"] for message in row.prompt)
 
     def _certain(self, text: str) -> bool:
         return len(text) <= self.certain_bytes and text.isascii()
@@ -51,7 +85,7 @@ class PromptLimits:
 def limits_of(model: Path, tokens: int) -> PromptLimits | None:
     """Returns the limits of the model in folder `model`, or None if the folder has no tokenizer.
 
-    Raises `ServiceError` for a file that is not a tokenizer.
+    Raises `ServiceError` for a file that is not a tokenizer, or is damaged.
     """
     from tokenizers import Tokenizer
 
@@ -66,30 +100,33 @@ def limits_of(model: Path, tokens: int) -> PromptLimits | None:
         raise ServiceError(Problem(str(path), what, "build or fetch the model again")) from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    added = len(tokenizer.encode("").ids)
-    certain_bytes = tokens - added if _is_byte_level(orjson.loads(text)) else -1
-    return PromptLimits(tokenizer, tokens, certain_bytes, _has_chat_template(model))
+    template, special, embeddings = chat_template_of(model), special_tokens_of(model), embeddings_of(model)
+    opening = opening_of(lambda probe, whole: tokenizer.encode(probe, add_special_tokens=whole).ids)
+    every_id_is_known = embeddings is None or _largest_id(tokenizer) < embeddings
+    bytes_tell = every_id_is_known and _is_byte_level(orjson.loads(text))
+    return PromptLimits(
+        tokenizer,
+        PromptEncoding(template, opening, embeddings),
+        tokens,
+        tokens - len(opening) if bytes_tell else -1,
+        special.get("eos_token"),
+        template is None or template.variables.isdisjoint(set(NAMED_TOKENS) - special.keys()),
+    )
 
 
 def refuse_unfit(limits: PromptLimits | None, source: PromptSource, chunk: Chunk, rows: Sequence[PromptRow]) -> None:
     """Raises `UnfitPromptError` naming the first rows of a chunk that the model cannot take."""
     if limits is None:
         return
-    problems = [
-        Problem(
-            source.location(chunk.first + position),
-            f"its prompt has {tokens} tokens, the model takes {limits.tokens}",
-            "shorten it, or raise model.max_prompt_tokens",
+    found = sorted(islice(limits.unfit(rows), REPORTED_ROWS), key=lambda one: one[0])
+    if found:
+        raise UnfitPromptError(
+            *(Problem(source.location(chunk.first + position), one.what, one.fix) for position, one in found)
         )
-        for position, tokens in islice(limits.excess(rows), REPORTED_ROWS)
-    ]
-    if not limits.chat:
-        fix = "give its tokenizer a chat template, or submit text"
-        chats = (position for position, row in enumerate(rows) if not isinstance(row.prompt, str))
-        what = "its prompt is chat messages, but the model has no chat template"
-        problems += [Problem(source.location(chunk.first + position), what, fix) for position in islice(chats, 1)]
-    if problems:
-        raise UnfitPromptError(*problems)
+
+
+def _largest_id(tokenizer: "Tokenizer") -> int:
+    return max(tokenizer.get_vocab_size(with_added_tokens=False) - 1, *tokenizer.get_added_tokens_decoder(), 0)
 
 
 def _is_byte_level(description: dict[str, Any]) -> bool:
@@ -99,15 +136,3 @@ def _is_byte_level(description: dict[str, Any]) -> bool:
     unchanged = normalizer is None or normalizer["type"] in ("NFC", "NFKC")
     is_bpe = description["model"]["type"] == "BPE"
     return is_bpe and unchanged and b'"ByteLevel"' in before and b'"add_prefix_space":true' not in before
-
-
-def _has_chat_template(model: Path) -> bool:
-    """True if a template is in one of the files where transformers looks for it."""
-    if (model / "chat_template.jinja").exists() or (model / "additional_chat_templates").exists():
-        return True
-    config = model / "tokenizer_config.json"
-    return config.is_file() and bool(orjson.loads(config.read_bytes()).get("chat_template"))
-
-
-def _text(row: PromptRow) -> str:
-    return row.prompt if isinstance(row.prompt, str) else "".join(message["content"] for message in row.prompt)

@@ -46,6 +46,13 @@ def displace(home: Home) -> None:
     home.set_plain("PYTHONPATH", str(home.folder / "path"))
 
 
+def refused_by_template(home: Home) -> None:
+    """Gives the model a chat template that takes no system message, and the prompts one."""
+    refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    home.text("model/chat_template.jinja", refuses)
+    home.rows({"prompt": [{"role": "system", "content": "one"}], "answer": "1"})
+
+
 def _model() -> Iterator[Failure[Home]]:
     where, config = "model.base", "model/config.json"
     yield Failure("no folder", setting(model__base="./none"), where, "no folder on this machine", "Qwen/Qwen3-0.6B")
@@ -90,6 +97,8 @@ def _prompts() -> Iterator[Failure[Home]]:
     yield Failure("too long", lambda home: home.rows(long), f"{file}:1", "9 tokens, the model takes 8", "max_prompt")
     chat = {"prompt": [{"role": "user", "content": "one"}], "answer": "1"}
     yield Failure("no chat template", lambda home: home.rows(chat), f"{file}:1", "no chat template", "submit text")
+    yield Failure("refused by the template", refused_by_template, f"{file}:1", "System role not supported", "template")
+    yield Failure("a token too many", lambda home: home.model(vocab_size=2), f"{file}:2", "token id 2", "leave that")
     unknown = setting(prompts__source="reasoning-gym:sums", prompts__options="{seed = 1}")
     yield Failure("unknown set", unknown, source, "has no dataset 'sums'", "choose one of")
     unseeded = setting(prompts__source="reasoning-gym:chain_sum")

@@ -73,8 +73,9 @@ class Home:
         while self._taken:
             self._taken.pop().close()
         (self.folder / "learner.py").unlink(missing_ok=True)
-        if (self.folder / "runs").is_file():
-            self.remove("runs")
+        for made in ("runs", "model/chat_template.jinja"):
+            if (self.folder / made).is_file():
+                self.remove(made)
         self._write()
 
     def _write(self) -> None:
