@@ -36,8 +36,10 @@ def _password(environ: Mapping[str, str] = os.environ) -> str:
 def _command(endpoint: RedisEndpoint) -> str:
     address = urlsplit(endpoint.url)
     if address.scheme == "redis+sentinel":
-        host, _, port = address.netloc.partition(",")[0].partition(":")
-        return f"redis-cli -h {host} -p {port} SENTINEL get-master-addr-by-name {address.path.split('/')[1]}"
+        host, _, port = address.netloc.partition(",")[0].rpartition(":")
+        return (
+            f"redis-cli -h {host.strip('[]')} -p {port} SENTINEL get-master-addr-by-name {address.path.split('/')[1]}"
+        )
     host, database = address.hostname or "", address.path.lstrip("/")
     options = {"--user": endpoint.username, "-h": "" if host == "127.0.0.1" else host, "-p": str(address.port or 6379)}
     options |= {"-n": "" if database == "0" else database, "--cacert": str(endpoint.ca_file or "")}

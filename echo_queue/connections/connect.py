@@ -179,7 +179,7 @@ def redis_client(endpoint: RedisEndpoint) -> redis.Redis:
                 hosts = [_host_and_port(part) for part in parts.netloc.split(",")]
                 settings |= {"db": int(database or 0)} | (tls | {"ssl": True} if tls else {})
                 patience = {"socket_timeout": CONNECT_TIMEOUT_S, "retry": Retry(NoBackoff(), 0)}
-                sentinels: Any = Sentinel(hosts, sentinel_kwargs=patience)  # type: ignore[no-untyped-call]
+                sentinels: Any = Sentinel(hosts, sentinel_kwargs=patience | endpoint.sentinel_login())  # type: ignore[no-untyped-call]
                 master: redis.Redis = sentinels.master_for(service, **settings)
                 return master
     except ValueError as error:
@@ -194,7 +194,7 @@ def _host_and_port(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host:
         raise ValueError(f"Sentinel {text} has no port")
-    return host, int(port)
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def _with_retries(connect: Callable[[], T], deadline_s: float) -> T:

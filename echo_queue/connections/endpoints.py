@@ -22,6 +22,7 @@ from echo_queue.connections.secrets import (
     external_store_keys,
     generated,
     generated_password,
+    sentinel_login,
 )
 from echo_queue.connections.storage.endpoint import StoreEndpoint
 from echo_queue.connections.storage.errors import Unreachable
@@ -46,6 +47,14 @@ class RedisEndpoint:
     username: str = ""
     password: str | None = None
     ca_file: Path | None = None
+    sentinel_username: str = ""
+    sentinel_password: str | None = None
+
+    def sentinel_login(self) -> dict[str, str | None]:
+        """Returns the arguments with which redis-py logs in at the Sentinels, which have users of their own."""
+        if self.sentinel_password is None:
+            return {}
+        return {"username": self.sentinel_username or None, "password": self.sentinel_password}
 
 
 @dataclass(frozen=True)
@@ -72,7 +81,9 @@ def redis_endpoint(config: Config, role: Role) -> RedisEndpoint:
         address = _read(services_dir(config) / "redis.json")
         return RedisEndpoint(address["url"], role, generated_password(services_dir(config), role))
     username = config.redis.username.replace("{role}", role)
-    return RedisEndpoint(config.redis.url, username, external_redis_password(role=role), config.redis.ca_file)
+    sentinel = sentinel_login(role=role) if config.redis.url.startswith("redis+sentinel:") else ("", None)
+    password, ca_file = external_redis_password(role=role), config.redis.ca_file
+    return RedisEndpoint(config.redis.url, username, password, ca_file, *sentinel)
 
 
 def store_endpoint(config: Config, role: Role = "worker") -> StoreEndpoint:

@@ -1,5 +1,6 @@
 """Explains failures of Redis to the person who must act: configuration key, what is wrong, the fix."""
 
+import re
 from collections.abc import Sequence
 
 import redis
@@ -22,6 +23,12 @@ MEANINGS: tuple[tuple[type[Exception] | str, str, str], ...] = (
         "compare the role's rights with those in docs/rights.md",
     ),
     (redis.BusyLoadingError, "Redis is still loading its data", "wait: a long append-only file takes some time"),
+    (
+        "SENTINELS REFUSE",
+        "the Sentinels refuse us",
+        "set ECHO_QUEUE_SENTINEL_PASSWORD (or …_FILE), and ECHO_QUEUE_SENTINEL_USERNAME for a user but the default one",
+    ),
+    ("SENTINELS AWAY", "no Sentinel answers", "start them, or correct their addresses"),
     (MasterNotFoundError, "the Sentinels know no such master", "check the hosts and the service's name"),
     (exceptions.MovedError, "this node of a cluster does not serve the run", "name the node that owns the run's slot"),
     (exceptions.ClusterDownError, "the cluster is down", "see `redis-cli cluster info`"),
@@ -61,14 +68,28 @@ def _secret(role: Role) -> str:
 FOR_ALL = "ECHO_QUEUE_REDIS_PASSWORD (or …_FILE), and redis.username"
 
 
+SENTINEL_REFUSALS = ("AuthenticationError", "NoPermissionError", "NOAUTH", "WRONGPASS")
+SENTINEL_FAILURE = " : "
+"""Precedes, in the words of redis-py, how each Sentinel failed that was asked for a master."""
+
+
 def refuses_user(error: redis.RedisError) -> bool:
     """Returns whether the server refuses the user or its password, or wants one."""
     return isinstance(error, exceptions.AuthenticationError) or str(error).startswith("NOAUTH")
 
 
+def refused_by_sentinels(error: redis.RedisError) -> bool:
+    """Returns whether Sentinels refuse us, which redis-py tells among the reasons why it found no master."""
+    return isinstance(error, MasterNotFoundError) and any(word in str(error) for word in SENTINEL_REFUSALS)
+
+
 def explain(error: redis.RedisError, url: str) -> Problem:
     """Returns the problem behind an error of the server at `url`."""
     text = str(error)
+    if isinstance(error, MasterNotFoundError) and SENTINEL_FAILURE in text:
+        # Each Sentinel is described with all its settings; the kinds of the errors say enough.
+        text, kinds = text.partition(SENTINEL_FAILURE)[0], re.findall(r"(\w*(?:Error|NOAUTH|WRONGPASS))\b", text)
+        text = f"SENTINELS {'REFUSE' if refused_by_sentinels(error) else 'AWAY'}: {text} ({', '.join(kinds)})"
     if isinstance(error, redis.ConnectionError) and ("SSL" in text or "certificate" in text.lower()):
         text = f"TLS {text}"
     for sign, what, fix in MEANINGS:
@@ -79,7 +100,8 @@ def explain(error: redis.RedisError, url: str) -> Problem:
 
 def may_pass(error: redis.RedisError) -> bool:
     """True if the same call may succeed later: the server is away, loading or failing over."""
-    if isinstance(error, exceptions.AuthenticationError) or "certificate" in str(error).lower():
+    refused = isinstance(error, exceptions.AuthenticationError) or refused_by_sentinels(error)
+    if refused or "certificate" in str(error).lower():
         return False
     return isinstance(
         error, redis.ConnectionError | redis.TimeoutError | exceptions.ClusterDownError | exceptions.MasterDownError

@@ -98,6 +98,12 @@ def external_redis_password(environ: Mapping[str, str] = os.environ, role: Role 
     return _role_secret(role, "REDIS_PASSWORD", environ)[1]
 
 
+def sentinel_login(environ: Mapping[str, str] = os.environ, role: Role | None = None) -> tuple[str, str | None]:
+    """Returns the user and the password for the Sentinels themselves; "" is the default user, None no password."""
+    username = _role_secret(role, "SENTINEL_USERNAME", environ)[1] or ""
+    return username, _role_secret(role, "SENTINEL_PASSWORD", environ)[1]
+
+
 def external_store_keys(environ: Mapping[str, str] = os.environ, role: Role | None = None) -> StoreKeys | None:
     """Returns both keys, or None for boto3's own chain. Raises `ServiceError` for one key without the other."""
     name, access = _role_secret(role, "STORE_ACCESS_KEY", environ)

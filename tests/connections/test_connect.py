@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from echo_queue.errors import ServiceError
 from echo_queue.services.inspection import inspect
 from echo_queue.services.redis_server import RedisServer, User, find_program
 from echo_queue.services.s3_server import S3Server
+from echo_queue.submission.celery.app import build
+from echo_queue.submission.celery.messages import messages_waiting
 from tests.servers.ports import free_port
 from tests.servers.s3 import BUCKET, KEYS, Server
 
@@ -175,26 +178,56 @@ def test_rediss_trusts_only_the_named_authority(configure: Configure, tls_port: 
     assert ("TLS" in str(failed), "redis.ca_file" in str(failed)) == (True, True)
 
 
-def test_sentinel_leads_to_the_master(configure: Configure, tmp_path: Path) -> None:
-    master = RedisServer(tmp_path / "master")
-    master.start()
+@contextmanager
+def sentinel_of(master: RedisServer, folder: Path, host: str, *lines: str) -> Iterator[str]:
+    """A real Sentinel that knows the master as `mine`. Yields its address, to which a service's name is added."""
     port = free_port()
-    conf = tmp_path / "sentinel.conf"
-    conf.write_text(f"port {port}\nbind 127.0.0.1\nsentinel monitor mine 127.0.0.1 {master.port} 1\n")
-    program = find_program(None)
-    sentinel = subprocess.Popen([str(program), str(conf), "--sentinel"], stdout=subprocess.DEVNULL)
+    conf = folder / f"sentinel-{port}.conf"
+    watched = f"sentinel monitor mine 127.0.0.1 {master.port} 1"
+    conf.write_text("\n".join((f"port {port}", f"bind {host}", watched, *lines, "")))
+    sentinel = subprocess.Popen([str(find_program(None)), str(conf), "--sentinel"], stdout=subprocess.DEVNULL)
     try:
-        config = configure(redis={"url": f"redis+sentinel://127.0.0.1:{port}/mine/0"})
-        client = connect_redis(config, "worker", deadline_s=20.0)
-        assert client.set("through", "the sentinel")
-        with pytest.raises(ServiceError, match="no such master"):
-            connect_redis(
-                configure(redis={"url": f"redis+sentinel://127.0.0.1:{port}/other/0"}), "worker", deadline_s=0
-            )
+        yield f"redis+sentinel://{f'[{host}]' if ':' in host else host}:{port}"
     finally:
         sentinel.kill()
         sentinel.wait()
-        master.stop()
+
+
+@pytest.fixture
+def master(tmp_path: Path) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path / "master")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_sentinel_leads_to_the_master(configure: Configure, tmp_path: Path, master: RedisServer, host: str) -> None:
+    with sentinel_of(master, tmp_path, host) as address:
+        client = connect_redis(configure(redis={"url": f"{address}/mine/0"}), "worker", deadline_s=20.0)
+        assert client.set("through", "the sentinel")
+        assert messages_waiting(build(configure(redis={"url": f"{address}/mine/0"}))) == 0, "Celery finds it, too"
+        with pytest.raises(ServiceError, match="no such master"):
+            connect_redis(configure(redis={"url": f"{address}/other/0"}), "worker", deadline_s=0)
+
+
+def test_a_sentinel_that_wants_a_password_is_told_from_one_that_knows_no_master(
+    configure: Configure, tmp_path: Path, master: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "secret"
+    monkeypatch.setenv("ECHO_QUEUE_SENTINEL_PASSWORD_FILE", str(secret))
+    with sentinel_of(master, tmp_path, "127.0.0.1", "requirepass right") as address:
+        config, unknown = (configure(redis={"url": f"{address}/{name}/0"}) for name in ("mine", "other"))
+        secret.write_text("right\n")
+        connect_redis(config, "worker", deadline_s=20.0).close()
+        assert messages_waiting(build(config)) == 0
+        with pytest.raises(ServiceError, match="no such master"):
+            connect_redis(unknown, "worker", deadline_s=0)
+        secret.write_text("wrong\n")
+        assert "the Sentinels refuse us" in str(wrong(config))
+        monkeypatch.delenv("ECHO_QUEUE_SENTINEL_PASSWORD_FILE")
+        assert "ECHO_QUEUE_SENTINEL_PASSWORD" in str(wrong(config))
+    assert "no Sentinel answers" in str(wrong(config))
 
 
 @pytest.mark.parametrize(

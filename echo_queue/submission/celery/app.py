@@ -20,8 +20,8 @@ from kombu import Queue as Channel
 from echo_queue import failpoints
 from echo_queue.config import Config
 from echo_queue.config.loading import load
-from echo_queue.connections.connect import connect_store
-from echo_queue.connections.endpoints import CELERY_PREFIX, celery_broker_url
+from echo_queue.connections.connect import CONNECT_TIMEOUT_S, connect_store
+from echo_queue.connections.endpoints import CELERY_PREFIX, celery_broker_url, redis_endpoint
 from echo_queue.errors import ConfigError, EchoQueueError, Problem, ServiceError
 from echo_queue.queue import SubmitterQueue
 from echo_queue.queue.counts import counted
@@ -116,9 +116,13 @@ def settings(config: Config) -> dict[str, Any]:
 
 
 def _sentinel(config: Config) -> dict[str, Any]:
-    """Returns the transport option with the service's name, which a broker URL of Sentinels cannot carry."""
+    """Returns the transport options of Sentinels, which a broker's URL cannot carry: the service's name, and the login
+    at the Sentinels themselves."""
     parts = urlsplit(config.redis.url)
-    return {"master_name": parts.path.strip("/").partition("/")[0]} if parts.scheme == "redis+sentinel" else {}
+    if parts.scheme != "redis+sentinel":
+        return {}
+    login = redis_endpoint(config, "celery").sentinel_login() | {"socket_timeout": CONNECT_TIMEOUT_S}
+    return {"master_name": parts.path.strip("/").partition("/")[0], "sentinel_kwargs": login}
 
 
 def build(config: Config) -> Celery:
