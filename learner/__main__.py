@@ -20,6 +20,8 @@ from echo_queue.launch.model_imports import spare_scipy
 from echo_queue.launch.problem_output import print_problems
 from echo_queue.launch.signals import set_on_signals
 from echo_queue.launch.streams import always_writable
+from echo_queue.queue import Monitor
+from echo_queue.queue.dead_causes import check_end
 from learner.ranks import launcher
 from learner.ranks.place import ALONE, Place
 
@@ -59,13 +61,15 @@ def _train(config: Config, place: Place) -> int:
 
         from echo_queue.weights.delta import compiled
         from learner.ranks.team import OtherRankError, RankLostError
+        from learner.run_start import connect
         from learner.training_loop import train
 
         compiled.prepare()
 
     disable_progress_bar()
     try:
-        train(config, stop, place)
+        if train(config, stop, place):
+            check_end(Monitor(connect(config)))
     except OtherRankError as error:
         _print_in_lines(error)
         return REFUSED

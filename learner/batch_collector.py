@@ -10,6 +10,7 @@
 - Waiting ends at a deadline with an error that says which role is missing. The deadline counts from the learner's first
   publication, since prompts are admitted with it; that has a deadline ten times as long. Before the deadline, the
   learner is told if Redis is full of groups that it has trained and not committed: nobody else can free them.
+- A run that is kept open waits for prompts without a deadline; the learner is told, to save what it has trained.
 """
 
 import threading
@@ -42,6 +43,7 @@ class Pause(Enum):
 
     publish = "a publication can be made up for"
     full = "Redis is full of groups that are trained and not committed"
+    idle = "a run that is kept open has nothing to do"
 
 
 class Batch(NamedTuple):
@@ -80,7 +82,7 @@ class BatchCollector:
         self.pending = deque(queue.pending())
         self._published, self._check = published, check
         self._size, self._refill = config.learner.batch_groups, config.selection.refill
-        self._s = config.staleness.s
+        self._s, self._open = config.staleness.s, config.run.keep_open
         self._deadline_s = config.queue.stall_deadline_s
         self._cursor = "0-0"
         self._skipped: set[str] = set()
@@ -101,10 +103,11 @@ class BatchCollector:
     ) -> Batch | Pause:
         """Returns the groups of the update after `version`: B, and with refill up to B that teach, and others.
 
-        There are fewer only if they are the last ones or `stop` is set.
+        There are fewer only if they are the last ones, of a run that is not kept open, or `stop` is set.
 
         Returns a `Pause` as soon as it has to wait and `owed` says that a publication can be made up for; while `owed`
-        answers None, it will before long. It also returns one once Redis is full, if trained groups are `uncommitted`.
+        answers None, it will before long. It also returns one once Redis is full, or nothing is left to do, if trained
+        groups are `uncommitted`.
         """
         update = self._in_hand(version)
         began_s = last_group_s = time.monotonic()
@@ -115,22 +118,24 @@ class BatchCollector:
             drained = self._queue.drain(update.lacking)
             update.add(drained.groups)
             ready, now = drained.ready, time.monotonic()
-            if update.lacking <= 0 or drained.exhausted:
+            if update.lacking <= 0 or (drained.exhausted and not self._open):
                 break
+            idle = self._open and not drained.outside
             self._skip(update.skippable)
             self._short_since = self._short_since or now
             if (waits := owed()) is True:
                 return self._pause(Pause.publish, update.groups)
             if now > look_s:
-                if uncommitted() and not self._queue.has_room(CALL_BYTES):
-                    return self._pause(Pause.full, update.groups)
+                if uncommitted() and (idle or not self._queue.has_room(CALL_BYTES)):
+                    return self._pause(Pause.idle if idle else Pause.full, update.groups)
                 look_s = time.monotonic() + FULL_AFTER_S
             if not self._published():
                 self._await_publication(now - began_s)
                 last_group_s = now
             # After a loss of Redis, what is trained already leaves the backlog first, and no group can come meanwhile.
-            elif drained.groups or drained.outside < outside:
+            elif drained.groups or drained.outside < outside or idle:
                 last_group_s = now
+                self._short_since = None if idle else self._short_since
             outside = drained.outside
             if now - last_group_s > self._deadline_s:
                 self._give_up(update.lacking)

@@ -18,6 +18,8 @@ class Follower:
 
     def __init__(self, team: Team, parts: PartThread) -> None:
         self._team, self._parts = team, parts
+        self.finished = False
+        """Rank 0 alone knows it."""
         self._over = False
         """True once rank 0 has said that no more orders follow."""
 

@@ -26,7 +26,7 @@ from echo_queue.errors import EchoQueueError, Problem, SetBackError
 from echo_queue.queue import LearnerQueue, Monitor, staleness_rules
 from echo_queue.queue.counts import counted
 from echo_queue.records import Group, Version
-from echo_queue.reporting.metrics import MetricsLog
+from echo_queue.reporting.metrics import FLAT_UPDATES, MetricsLog, cut_off, is_cut
 from echo_queue.reporting.run_record import record_of
 from echo_queue.reporting.trained_groups import TrainedGroups
 from learner.batch_collector import Batch, BatchCollector, Pause
@@ -96,9 +96,12 @@ class Leader:
         self._guard, self._alarm = Guard(config.learner.guard, config.staleness.s + 1), ""
         self._batch = Batch([], 0.0, 0)
         self._reuse = ReuseBuffer(config)
+        self._cut_updates = 0
+        """The number of the last updates, in a row, whose samples were cut off."""
         self._clock = Clock()
         self._t_train_s = 0.0
-        self._finished = False
+        self.finished = False
+        """Whether this learner has marked the run finished."""
 
     def start(self) -> None:
         """Starts the threads that work beside the main one."""
@@ -134,7 +137,7 @@ class Leader:
             self.commit(self._saver.wait())
             if not stop.is_set():
                 yield Order(self._version, publish=self._handed_over < self._version.number, export=True)
-                if self._finished:
+                if self.finished:
                     return
         self.broadcast.wait()
         log.info("stopped at version %d; a restart continues", self._version.number)
@@ -148,8 +151,8 @@ class Leader:
             if batch is Pause.publish:
                 yield Order(self._version, publish=True)
                 continue
-            if batch is Pause.full:
-                yield from self._free_memory()
+            if batch is Pause.full or batch is Pause.idle:
+                yield from self._commit_all(batch)
                 continue
             self._batch = batch
             if stop.is_set() or not self._batch.groups:
@@ -162,12 +165,15 @@ class Leader:
             yield Order(after, tuple(self._batch.groups), reused, publish=publish, save=save)
             save_s = time.monotonic() - self._clock.trained
 
-    def _free_memory(self) -> Iterator[Order]:
+    def _commit_all(self, pause: Pause) -> Iterator[Order]:
         """Commits all that is trained, which leaves Redis then, with a checkpoint that would be due only later."""
-        log.warning(
-            "Redis is at maxmemory while an update waits for groups: a checkpoint is saved now, so that what is trained"
-            " leaves Redis. Raise maxmemory, or lower learner.checkpoint_updates or queue.inline_max_bytes"
-        )
+        if pause is Pause.full:
+            log.warning(
+                "Redis is at maxmemory while an update waits for groups: a checkpoint is saved now, so that what is"
+                " trained leaves Redis. Raise maxmemory, or lower learner.checkpoint_updates or queue.inline_max_bytes"
+            )
+        else:
+            log.info("all prompts are trained: the run is kept open (run.keep_open) and waits for more")
         if self._trained:
             yield Order(self._version, save=True)
         self.commit(self._saver.wait())
@@ -262,6 +268,9 @@ class Leader:
             status=self._monitor.status(),
         )
         self._metrics.write(metrics)
+        self._cut_updates = self._cut_updates + 1 if is_cut(metrics) else 0
+        if self._cut_updates == FLAT_UPDATES:
+            log.warning(cut_off(f"the last {FLAT_UPDATES} updates"))
         self._queue.record([record_of(metrics)])
         self._trained_groups.keep(order.version, order.groups)
 
@@ -299,8 +308,8 @@ class Leader:
         self.broadcast.wait()
         folder = self._config.run.dir / "model"
         export(self._write_model, weights, base_folder(self._config), folder)
-        self._finished = self._queue.finish(force=self._reached_max_updates())
-        if self._finished:
+        self.finished = self._queue.finish(force=self._reached_max_updates())
+        if self.finished:
             self._housekeeper.remove_partials()
             log.info("finished at version %d; the model is %s", self._version.number, folder)
 

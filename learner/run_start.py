@@ -21,7 +21,11 @@ def begin(config: Config, store: ObjectStore) -> bytes:
         store_check.check(store)
     operator = Operator(connect(config))
     operator.configure(RunRules.of(config))
-    if operator.status().finished:
+    status, limit = operator.status(), config.learner.max_updates
+    if status.ended_before(limit):
+        number = status.learner.number
+        log.info("the run had ended at update %d by learner.max_updates; it goes on to %s", number, limit or "its end")
+    elif status.finished:
         log.info("run %s is finished; its model is %s", config.run.name, config.run.dir / "model")
         return FINISHED
     _share_base(config, store)

@@ -59,9 +59,10 @@ from learner.update import UpdateResult, learn
 log = logging.getLogger(__name__)
 
 
-def train(config: Config, stop: threading.Event, place: Place = ALONE) -> None:
+def train(config: Config, stop: threading.Event, place: Place = ALONE) -> bool:
     """Trains until the prompts are exhausted, `learner.max_updates` is reached, or `stop` is set on any rank.
 
+    Returns whether the run is finished, as far as this rank knows: rank 0 does.
     Raises `OtherRankError` for what another rank explains to the user.
     """
     if config.learner.deterministic:
@@ -73,20 +74,21 @@ def train(config: Config, stop: threading.Event, place: Place = ALONE) -> None:
     where = device.choose(config.learner.device, place)
     team = join(config, place, where, stop)
     try:
-        _train_together(config, stop, store, team, where)
+        finished = _train_together(config, stop, store, team, where)
     except ConfigError as error:
         if team.first:
             raise
         raise OtherRankError(*error.problems) from error  # all have the same configuration and the same base model
     leave()
+    return finished
 
 
-def _train_together(config: Config, stop: threading.Event, store: ObjectStore, team: Team, where: torch.device) -> None:
+def _train_together(config: Config, stop: threading.Event, store: ObjectStore, team: Team, where: torch.device) -> bool:
     if config.learner.loss:
         custom_loss(config.learner.loss)  # before anything of the run is changed
     if team.share(lambda: begin(config, store)) == FINISHED:
         team.settle()
-        return
+        return team.first
     loop = open_loop(config, store, team, where)
     loop.leader.start()
     try:
@@ -96,6 +98,7 @@ def _train_together(config: Config, stop: threading.Event, store: ObjectStore, t
     finally:
         loop.saver.close()
         loop.leader.close()
+    return loop.leader.finished
 
 
 class TrainingLoop:

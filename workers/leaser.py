@@ -178,9 +178,10 @@ class TaskLeaser(threading.Thread):
         )
 
     def _wait_for_offer(self, lease: Lease) -> None:
-        """Waits until a task may have come. Raises `DeadlineError` if nothing has moved for too long."""
+        """Waits until a task may have come. Raises `DeadlineError` if nothing has moved for too long in a run that is
+        not kept open."""
         learner, deadline_s = (lease.learner_version, lease.published), self._config.queue.stall_deadline_s
-        if learner != self._learner or self._held:
+        if learner != self._learner or self._held or self._config.run.keep_open:
             self._learner, self._moved_s = learner, time.monotonic()
         elif (still_s := time.monotonic() - self._moved_s) > deadline_s:
             self._give_up(lease, still_s)

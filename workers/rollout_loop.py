@@ -16,6 +16,7 @@ from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError
 from echo_queue.launch.liveness import StepClock
 from echo_queue.queue.counts import counted
+from echo_queue.records import BASE
 from workers.assignment import Assignment
 from workers.completer import GroupCompleter
 from workers.engines import Engine
@@ -131,12 +132,11 @@ class RolloutLoop:
             self._lease_keeper.state = "fetching"
             self._weights.refresh(needed)
         if self._generating and self._engine.version.lineage != before.lineage:
-            self._begin_from_scratch()
+            self._begin_from_scratch("the learner's first weights" if before == BASE else "weights of another lineage")
 
-    def _begin_from_scratch(self) -> None:
+    def _begin_from_scratch(self, weights: str) -> None:
         """Restarts all groups: only the queue knows whether the weights of their tokens are ancestors of today's."""
-        begin = counted(len(self._generating), "group", "begins", "begin")
-        log.info("%s from scratch, with the weights of another lineage", begin)
+        log.info("%s anew, with %s", counted(len(self._generating), "group", "begins", "begin"), weights)
         self._engine.abort(list(self._generating))
         for task, assignment in self._generating.items():
             self._generating[task] = assignment.from_scratch()

@@ -23,11 +23,12 @@ def main() -> None:
     if not ROLES.isdisjoint(sys.argv[1:2]):
         entry.end_at_once()
     from echo_queue.cli import overrides
-    from echo_queue.cli.commands import app
+    from echo_queue.cli.commands import app, options_of
 
     try:
         words, variables = overrides.split(sys.argv[1:])
         os.environ.update(variables)
+        overrides.refuse_bare_keys(words, options_of(app))
         app(words)
     except EchoQueueError as error:
         from echo_queue.launch.problem_output import print_problems

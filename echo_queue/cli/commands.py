@@ -2,10 +2,11 @@
 
 import json
 import logging
+from collections.abc import Iterator
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
@@ -63,6 +64,19 @@ def _living_role(role: str) -> str:
     if role not in get_args(LivingRole):
         raise typer.BadParameter(f"{role!r} is none of {', '.join(get_args(LivingRole))}")
     return role
+
+
+def options_of(commands: typer.Typer) -> set[str]:
+    """Returns the options of all commands, as they are written."""
+
+    def found(command: Any) -> Iterator[str]:
+        for parameter in command.params:
+            yield from parameter.opts
+            yield from parameter.secondary_opts
+        for one in getattr(command, "commands", {}).values():
+            yield from found(one)
+
+    return {"--help", *found(typer.main.get_command(commands))}
 
 
 @app.callback()

@@ -5,6 +5,7 @@ import shutil
 import tempfile
 import types
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
@@ -17,12 +18,15 @@ from echo_queue import config as configuration
 from echo_queue.capacity.estimate import refusals
 from echo_queue.cli import placement, preflight
 from echo_queue.cli.documents import CheckDocument
+from echo_queue.cli.live.watcher import monitor
 from echo_queue.cli.output import print_json
 from echo_queue.cli.preflight import For
 from echo_queue.config import loading
 from echo_queue.connections.endpoints import EMBEDDED, START_EMBEDDED, services_dir
-from echo_queue.errors import Problem
+from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.launch.problem_output import WARNING, print_problems
+from echo_queue.queue.counts import counted
+from echo_queue.submission.declaration import check_first_rows
 
 LEAST_FREE_BYTES = 1 << 30
 WITHOUT_DEFAULT = frozenset({"run", *(f"run.{key}" for key in loading.STAND_INS)})
@@ -101,6 +105,8 @@ def _directory_problems(directory: Path) -> Iterator[Problem]:
 def check(path: Path, role: For, *, as_json: bool) -> int:
     """Prints all problems and warnings. Returns the exit code, 2 if there is a problem."""
     config, problems, warnings = examine(path, role)
+    if config and not problems:
+        warnings += (*_unprepared(config, role), *_absent_source(config, role))
     if as_json:
         known = config is not None and WITHOUT_DEFAULT.isdisjoint(problem.where for problem in problems)
         values = config.model_dump(mode="json") if config and known else None
@@ -109,8 +115,32 @@ def check(path: Path, role: For, *, as_json: bool) -> int:
     print_problems(problems)
     print_problems(warnings, sign=WARNING)
     if not problems:
-        Console(highlight=False).print(f"[green]✓[/] {escape(str(path))}: no problems found", soft_wrap=True)
+        found = f"nothing ends it, with {counted(len(warnings), 'warning')} above" if warnings else "no problems found"
+        Console(highlight=False).print(f"[green]✓[/] {escape(str(path))}: {found}", soft_wrap=True)
     return 2 if problems else 0
+
+
+def _unprepared(config: configuration.Config, role: For) -> Iterator[Problem]:
+    """Warns of a server of the user's own, which answers, and on which no single role can begin yet."""
+    if role is not For.run or config.redis.url == EMBEDDED:
+        return
+    try:
+        monitor(config).figures()
+    except ServiceError:
+        what = f"nobody has prepared {config.redis.url} for run {config.run.name}"
+        fix = "`echo-queue run` does it itself; before single roles run `echo-queue prepare CONFIG` once, as user admin"
+        yield Problem("redis.url", what, fix)
+
+
+def _absent_source(config: configuration.Config, role: For) -> Iterator[Problem]:
+    """Warns of a source that cannot be read in a run that has made updates, which may need it no more."""
+    if role not in (For.run, For.submitter) or not (config.run.dir / "metrics.jsonl").exists():
+        return
+    try:
+        check_first_rows(config)
+    except EchoQueueError as error:
+        for problem in error.problems:
+            yield replace(problem, fix=f"{problem.fix}; a run that has its prompts already goes on without it")
 
 
 def reference() -> str:

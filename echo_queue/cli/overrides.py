@@ -5,13 +5,41 @@ each process that the command starts has them too, and a key that does not exist
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+from echo_queue.config import Config
 from echo_queue.config.loading import ENV_PREFIX
 from echo_queue.errors import ConfigError, Problem
 
 FLAG = re.compile(r"--(?P<key>\w+(?:\.\w+)+)(?:=(?P<value>.*))?", re.DOTALL)
 """A flag is told from a command's own options by the dot."""
+
+
+OPTION = re.compile(r"--(?P<key>[\w-]+)(?:=.*)?", re.DOTALL)
+
+
+def refuse_bare_keys(words: Sequence[str], options: Collection[str]) -> None:
+    """Raises `ConfigError` for a flag that is no command's option, but a key of a section: `--lr=3`.
+
+    `options`: those of all commands, as they are written.
+    """
+    for word in words:
+        if word == "--":
+            return
+        found = OPTION.fullmatch(word)
+        if found is None or f"--{found['key']}" in options:
+            continue
+        if keys := _keys(found["key"].replace("-", "_")):
+            flags = " or ".join(f"--{key}=VALUE" for key in keys)
+            raise ConfigError(
+                Problem(word, "is no option; a key of the configuration is named whole", f"write {flags}")
+            )
+
+
+def _keys(name: str) -> list[str]:
+    """Returns the keys of that name, each with its section."""
+    sections = ((section, field.annotation) for section, field in Config.model_fields.items())
+    return [f"{section}.{name}" for section, model in sections if name in getattr(model, "model_fields", {})]
 
 
 def split(words: Sequence[str]) -> tuple[list[str], Mapping[str, str]]:

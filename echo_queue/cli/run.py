@@ -8,7 +8,7 @@
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from echo_queue import failpoints
 from echo_queue.cli.config import examine
 from echo_queue.cli.dead_tasks import revive_all
 from echo_queue.cli.live.screen import Screen
-from echo_queue.cli.live.watcher import RunWatcher, monitor
+from echo_queue.cli.live.watcher import OPEN, RunWatcher, monitor
 from echo_queue.cli.placement import ENVIRONMENT
 from echo_queue.cli.redis_cli import monitor_line
 from echo_queue.cli.run_end import End, conclude, keep_answers, print_finished, print_stopped, print_stopping
@@ -38,7 +38,7 @@ from echo_queue.launch import collection
 from echo_queue.launch.problem_output import WARNING, print_problems
 from echo_queue.launch.roles import FORKED_WITH
 from echo_queue.launch.signals import ending
-from echo_queue.launch.supervisor import Supervisor
+from echo_queue.launch.supervisor import Role, Supervisor
 from echo_queue.queue import Monitor, Operator
 from echo_queue.queue.counts import agreeing, counted
 from echo_queue.queue.dead_causes import check_first_groups
@@ -70,7 +70,7 @@ def run(path: Path) -> int:
     if config is None or problems:
         raise ConfigError(*problems)
     print_problems(warnings, sign=WARNING)
-    if (end := outcome.read(config)) and end.finished and config.prompts.set in (end.sets or (config.prompts.set,)):
+    if (end := outcome.read(config)) and _nothing_is_left(config, end):
         print_finished(config, end)
         return DONE
     environ = {**ENVIRONMENT, **LOGGED, **os.environ, "ECHO_QUEUE_CONFIG": str(path.resolve())}
@@ -155,18 +155,19 @@ class Pipeline:
         if not early:
             self._declare_further_set(screen)
             self._try_dead_again(screen)
+            self._go_on_beyond_limit(screen)
             self._start_main_roles()
         try:
             watcher.refresh()
             self._wait(screen, lambda: watcher.status is not None, LEARNER_DEADLINE_S, "learner")
             self._start_submission()
             while not (roles.done("learner") and roles.done("submit")):
-                if watcher.still_s > self.deadline_s:
+                if watcher.still_s > self.deadline_s and not watcher.waits_for_prompts:
                     raise _stalled(watcher)
-                roles.tick()
+                self._tick()
                 self._tell_of_source(screen)
                 if watcher.workers_came:
-                    screen.phase("training")
+                    screen.phase(OPEN if watcher.waits_for_prompts else "training")
                     self._start_further_workers()
                 screen.refresh()
         except HopelessError:
@@ -189,6 +190,14 @@ class Pipeline:
             return until()
 
         self.roles.wait(refresh_and_check, deadline_s, what)
+
+    def _tick(self) -> None:
+        """Keeps the roles alive. A learner that has finished says by its exit code that prompts died, as `run` will."""
+        try:
+            self.roles.tick()
+        except HopelessError:
+            if not self._is_finished():
+                raise
 
     def _nothing_has_died(self) -> bool:
         """Returns whether this run begins, with a model that is there: learner and workers may then load at once.
@@ -245,8 +254,25 @@ class Pipeline:
     def _start_main_roles(self) -> None:
         """Starts the learner, and as many workers as can load beside it: each keeps a core busy for seconds."""
         first = max(1, (os.cpu_count() or 1) - 1)
-        self.roles.start(learner(self.path, self._is_finished), *self._to_start[:first])
+        self.roles.start(*self._learner(), *self._to_start[:first])
         del self._to_start[:first]
+
+    def _learner(self) -> Iterator[Role]:
+        """Yields the learner's role, unless it is started already."""
+        if not self.roles.knows("learner"):
+            yield learner(self.path, self._is_finished)
+
+    def _go_on_beyond_limit(self, screen: Screen) -> None:
+        """Starts the learner of a run that a lower learner.max_updates had ended, and waits until it is open again.
+
+        A worker that is started before that leaves at once.
+        """
+        queue, limit = monitor(self.config), self.config.learner.max_updates
+        if begun(queue) and (found := queue.figures()).ended_before(limit):
+            ended = f"the run had ended at update {found.learner.number}, by learner.max_updates"
+            screen.tell(f"{ended}; it goes on {f'to update {limit}' if limit else 'until all prompts are trained'}")
+            self.roles.start(*self._learner())
+            self._wait(screen, lambda: not self._is_finished(), LEARNER_DEADLINE_S, "learner")
 
     def _start_further_workers(self) -> None:
         self.roles.start(*self._to_start)
@@ -266,6 +292,12 @@ class Pipeline:
         except ServiceError:
             return False
         return True
+
+
+def _nothing_is_left(config: Config, end: outcome.Outcome) -> bool:
+    """Returns whether the run is finished, with this set as well, and under this learner.max_updates."""
+    known = config.prompts.set in (end.sets or (config.prompts.set,))
+    return end.finished and known and not end.status.ended_before(config.learner.max_updates)
 
 
 def begun(queue: Monitor) -> bool:

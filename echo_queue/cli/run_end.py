@@ -87,11 +87,11 @@ def _result(config: Config, end: End, summary: metrics.Summary, path: Path) -> I
     yield sentence(end.audit)
     if end.audit.dead:
         yield from _dead_lines(end, path)
-    if warning := metrics.warning(summary, over=True):
-        yield f"[yellow]![/] {warning}"
-        if summary.flat_updates == summary.updates:
-            anew = f"mend that and {_from_scratch(config)}; `echo-queue run {path}` begins anew"
-            yield f"    → {escape(anew)}"
+    told = metrics.warnings(summary, over=True)
+    yield from (f"[yellow]![/] {warning}" for warning in told)
+    if told and summary.updates in (summary.flat_updates, summary.cut_updates):
+        anew = f"mend that and {_from_scratch(config)}; `echo-queue run {path}` begins anew"
+        yield f"    → {escape(anew)}"
     yield _weights_line(summary)
 
 
@@ -131,9 +131,8 @@ def _print_paths(console: Console, config: Config, page: Path) -> None:
 
 def print_finished(config: Config, end: outcome.Outcome) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    console.print(
-        f"[bold]{config.run.name}[/] is finished: {counted(end.updates, 'update')}, {end.ended:%Y-%m-%d %H:%M} UTC"
-    )
+    ended = f"{counted(end.updates, 'update')}, {end.ended:%Y-%m-%d %H:%M} UTC"
+    console.print(f"[bold]{config.run.name}[/] is finished: {ended}. Another configuration changes nothing in it")
     _print_paths(console, config, config.run.dir / "report.html")
     console.print(f"  To run it again from scratch, {_from_scratch(config)}.", markup=False)
     if (digest := end.sets.get(config.prompts.set)) and changed_source(config, digest):

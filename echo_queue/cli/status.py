@@ -10,7 +10,7 @@ from rich.live import Live
 from echo_queue import __version__
 from echo_queue.cli.documents import Phase, StatusDocument
 from echo_queue.cli.live import view
-from echo_queue.cli.live.watcher import RunWatcher, monitor
+from echo_queue.cli.live.watcher import OPEN, RunWatcher, monitor
 from echo_queue.cli.output import print_json
 from echo_queue.cli.redis_cli import monitor_line
 from echo_queue.config import Config
@@ -96,4 +96,6 @@ def _phase_shown(watcher: RunWatcher) -> str:
     if watcher.status is None:
         return "no answer"
     phase = _phase(watcher.status, ended=watcher.ended)
+    if phase == "running" and watcher.waits_for_prompts:
+        return OPEN
     return SHOWN.get(phase, phase)

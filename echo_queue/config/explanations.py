@@ -127,6 +127,12 @@ def _key_path(location: tuple[int | str, ...], values: dict[str, Any]) -> list[s
     return path
 
 
+NEAR = 0.7
+"""How like a key must be to what was written, to be a misspelling of it: `reward_min` is none of `reward_weights`."""
+SHORT = 4
+"""Up to this length one wrong letter is a large part of a key."""
+
+
 def _nearest(location: list[str], model: type[BaseModel], reference: str) -> str:
     wrong = location[-1].lower()
     if model is Config and (elsewhere := NAMES_ELSEWHERE.get(wrong)):
@@ -135,7 +141,7 @@ def _nearest(location: list[str], model: type[BaseModel], reference: str) -> str
     for part in location[:-1]:
         inside = _member(inside, part)
     known = list(inside.model_fields) if _is_model(inside) else []
-    names = difflib.get_close_matches(wrong, known, n=1, cutoff=0.5)
+    names = difflib.get_close_matches(wrong, known, n=1, cutoff=NEAR if len(wrong) > SHORT else 0.5)
     return f"did you mean {names[0]}?" if names else f"remove it; {reference} lists the keys"
 
 

@@ -51,6 +51,9 @@ class Run(Section):
     """Work directory: data of the embedded services, metrics, report and the final model."""
     seed: int = 0
     """Seed of sampling, of shuffling and of the model that `init` builds."""
+    keep_open: bool = False
+    """Whether the run stays open when all prompts are trained: learner, workers and Celery wait for further sets, and
+    an update waits until it is full. To finish such a run, start its learner, or `run`, again with `false`."""
 
 
 def _without_secrets(url: str) -> str:

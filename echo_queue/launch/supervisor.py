@@ -220,6 +220,7 @@ class Supervisor:
         """Notices deaths, and starts dead roles again.
 
         Raises `RoleError` for a role that keeps dying, `HopelessError` for one that says that another try is useless,
+        which is not started again,
         `KeyboardInterrupt` after a signal that asked to end.
         """
         if self._interrupted:
@@ -245,6 +246,10 @@ class Supervisor:
                     )
                 )
             time.sleep(POLL_S)
+
+    def knows(self, name: str) -> bool:
+        """Returns whether a role of that name was started, and not stopped."""
+        return name in self._roles
 
     def done(self, name: str) -> bool:
         return self._roles[name].done
@@ -350,6 +355,7 @@ class Supervisor:
             entry.done = True
             return
         if code == HOPELESS:
+            entry.done = entry.role.ends
             raise HopelessError(_given_up(entry, code))
         entry.all_deaths += 1
         entry.deaths = self._backoff.ends_in_a_row(entry.deaths, lived_s)

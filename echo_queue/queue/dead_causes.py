@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from echo_queue.errors import HopelessError, Problem
+from echo_queue.queue.counts import agreeing, counted
 from echo_queue.queue.monitor import RunState
 from echo_queue.queue.reasons import in_one_line
 from echo_queue.queue.types import DeadTask
@@ -23,6 +24,10 @@ PLACE = re.compile(r"(?<=\bas reward )\d+")
 FIX = (
     "fix the cause; `echo-queue run CONFIG` then tries them again by itself; elsewhere restart the workers, which "
     "still run the old code, and then `echo-queue revive CONFIG`"
+)
+FIX_AT_END = (
+    "fix the cause; `echo-queue run CONFIG` then tries them again by itself; elsewhere `echo-queue revive CONFIG`, and "
+    "then start the learner and the workers again"
 )
 
 
@@ -60,11 +65,20 @@ def check_first_groups(run: RunState) -> bool:
     return False
 
 
+def check_end(run: RunState) -> None:
+    """Raises `HopelessError` if a run that is finished has dead prompts."""
+    status = run.figures()
+    if found := causes(run.dead(LOOKED_AT)):
+        are = agreeing(status.dead, "is", "are")
+        of = f"{status.dead:,} of {counted(status.submitted, 'prompt')} died and {are} not in the model"
+        raise HopelessError(Problem("run", f"{of}. {_told(found[0])}", FIX_AT_END))
+
+
 def hopeless(died: Sequence[DeadTask]) -> Problem:
     """Returns the problem of a run whose first prompts died."""
-    commonest = causes(died)[0]
-    what = (
-        f"the first {len(died)} prompts died and no group was completed. "
-        f"The commonest reason, {commonest.tasks}× (for example {commonest.example}): {commonest.reason}"
-    )
+    what = f"the first {len(died)} prompts died and no group was completed. {_told(causes(died)[0])}"
     return Problem("run", what, FIX)
+
+
+def _told(commonest: DeadCause) -> str:
+    return f"The commonest reason, {commonest.tasks}× (for example {commonest.example}): {commonest.reason}"

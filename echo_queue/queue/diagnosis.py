@@ -44,14 +44,15 @@ def snapshot(monitor: Monitor) -> RunSnapshot:
 
 
 def causes(found: RunSnapshot | None, still_s: float) -> tuple[str, ...]:
-    """Returns why nothing has moved for `still_s` seconds, causes first; empty for a run that is finished.
+    """Returns why nothing has moved for `still_s` seconds, causes first; empty for a run that is finished, or that is
+    kept open and has nothing to do.
 
     `found` is None if Redis does not answer.
     """
     if found is None:
         return ("Redis does not answer",)
-    if found.status.finished:
-        return ()
+    if found.status.finished or (found.status.waits_for_prompts and not found.unexpanded):
+        return silent(found.status)
     return (*silent(found.status), *_waiting(found, f"for {still_s:.0f} s"))
 
 
@@ -118,8 +119,11 @@ def _waiting(found: RunSnapshot, since: str) -> Iterator[str]:
     if not status.submitted and not found.unexpanded:
         yield "no prompts have been submitted"
     yield from _workers_wait(status, since)
-    batch, ready = status.rules.batch, status.ready + status.drained - status.uncommitted
-    if ready >= batch:
+    batch, in_hand = status.rules.batch, status.drained - status.uncommitted
+    ready = status.ready + in_hand
+    if in_hand >= batch and _learner_heard(status):
+        yield f"the learner has been at update {status.learner.number + 1}, of {counted(in_hand, 'group')}, {since}"
+    elif ready >= batch:
         yield f"{counted(ready, 'group', *WAIT)} for the learner, which has trained none {since}"
     elif _learner_heard(status):
         yield f"the learner waits: there are {ready} of {counted(batch, 'group')}"

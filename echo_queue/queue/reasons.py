@@ -12,7 +12,7 @@ LINE_LENGTH, LINE_END = 300, 80
 """The length to which the line is cut, and how much of its end is kept, which says where the error was."""
 FIX = "→ "
 """The sign with which a problem's fix begins (`echo_queue.errors.Problem`)."""
-TRACEBACK = "Traceback (most recent call last)"
+TRACEBACK = "Traceback"
 FRAME = re.compile(r'  File "')
 GROUP, MARGIN, RULE = "Exception Group Traceback", re.compile(r"^ *[|+] "), re.compile(r"^ *\+-")
 PLACE = re.compile(r" \([^()]+, line \d+\)$")

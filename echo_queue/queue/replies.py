@@ -73,6 +73,7 @@ def rules_words(rules: RunRules) -> list[str | int | float]:
         "curriculum_window", rules.curriculum_window,
         "reward_failure", rules.reward_failure,
         "reward_success", rules.reward_success,
+        "keep_open", int(rules.keep_open),
     ]  # fmt: skip
 
 
@@ -93,6 +94,7 @@ def rules_of(words: Mapping[str, str]) -> RunRules:
         curriculum_window=whole(words["curriculum_window"]) if "curriculum_window" in words else 0,
         reward_failure=finite(words.get("reward_failure", "0")),
         reward_success=finite(words.get("reward_success", "1")),
+        keep_open=words.get("keep_open") == "1",
     )
 
 

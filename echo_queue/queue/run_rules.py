@@ -21,6 +21,7 @@ SETTINGS = {
     "curriculum_window": "selection.curriculum_window",
     "reward_failure": "selection.reward_failure",
     "reward_success": "selection.reward_success",
+    "keep_open": "run.keep_open",
 }
 """The setting that each rule comes from; one of milliseconds is in seconds there."""
 

@@ -31,7 +31,8 @@ class RunRules:
     by the queue). `pace`: keep n ≤ w·B; if off, only the bound holds. `longest_first`: of the prompts admitted at once,
     those with the longest expected groups are leased first. `group_max_tokens`: the limit for all samples together.
     `curriculum`: which prompt of at most `curriculum_window` candidates of a set is admitted next; a mean reward counts
-    as no success at `reward_failure` and as full success at `reward_success`.
+    as no success at `reward_failure` and as full success at `reward_success`. `keep_open`: the run is not finished when
+    all prompts are trained (shown, not used by the queue: its learner does not ask for it).
     """
 
     s: int
@@ -49,6 +50,7 @@ class RunRules:
     curriculum_window: int = 4096
     reward_failure: float = 0.0
     reward_success: float = 1.0
+    keep_open: bool = False
 
     @classmethod
     def of(cls, config: Config) -> "RunRules":
@@ -69,6 +71,7 @@ class RunRules:
             curriculum_window=config.selection.curriculum_window,
             reward_failure=config.selection.reward_failure,
             reward_success=config.selection.reward_success,
+            keep_open=config.run.keep_open,
         )
 
 
@@ -486,6 +489,18 @@ class Status:
     def learner_came(self) -> bool:
         """Returns whether a learner was ever heard; without one the queue has no version and no window."""
         return self.learner_silent_ms >= 0
+
+    @property
+    def waits_for_prompts(self) -> bool:
+        """Returns whether the run is kept open and all that was submitted is done, but for a part of an update."""
+        under_way = self.backlog + self.tasks + self.retry + self.ready
+        full = self.drained - self.uncommitted >= self.rules.batch
+        return self.rules.keep_open and self.learner_came and not (self.finished or under_way or full)
+
+    def ended_before(self, max_updates: int) -> bool:
+        """Returns whether the run is finished and goes on under this limit (0: none): an earlier one had ended it."""
+        limited = 0 < max_updates <= self.learner.number
+        return self.finished and not limited and self.submitted > self.trained + self.dead
 
 
 @dataclass(frozen=True)

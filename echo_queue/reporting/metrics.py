@@ -109,7 +109,10 @@ RECORDS = TypeAdapter(UpdateMetrics)
 LEAST_AVERAGED, MOST_AVERAGED = 5, 10
 """The rewards of a run's ends are means of a tenth of its updates, within these bounds, and of half of them at most."""
 FLAT_UPDATES = 8
-"""So many updates in a row without any difference between the rewards of a prompt's samples are worth a warning."""
+"""So many updates in a row without any difference between the rewards of a prompt's samples are worth a warning, and so
+are as many whose samples were cut off."""
+CUT_SHARE = 0.95
+"""The share of an update's samples at which nearly all were cut off."""
 
 
 class MetricsLog:
@@ -237,6 +240,8 @@ class Summary:
     """The number of updates per publication, at last; 0: not known."""
     flat_updates: int
     """The number of the last updates, in a row, in which the samples of every prompt had equal rewards."""
+    cut_updates: int
+    """The number of the last updates, in a row, of whose samples at least `CUT_SHARE` were cut off."""
 
     @property
     def tokens_per_s(self) -> float:
@@ -292,6 +297,7 @@ def summarise(updates: Sequence[UpdateMetrics]) -> Summary:
         peer_bytes=ends[-1].peer_bytes if ends else 0,
         kappa=updates[-1].kappa if updates else 0,
         flat_updates=sum(1 for _ in takewhile(_is_flat, reversed(updates))),
+        cut_updates=sum(1 for _ in takewhile(is_cut, reversed(updates))),
     )
 
 
@@ -305,18 +311,42 @@ def _is_flat(update: UpdateMetrics) -> bool:
     return update.zero_variance_groups >= update.groups
 
 
-def warning(summary: Summary, *, over: bool = False) -> str:
-    """Returns what is wrong with the rewards, if the last updates have taught nothing; else an empty text.
+def is_cut(update: UpdateMetrics) -> bool:
+    """Returns whether nearly all samples of an update were cut off at their greatest length."""
+    return update.truncated_fraction >= CUT_SHARE
 
-    `over`: the run has ended, so that it is enough if all of its updates, however few, have taught nothing.
+
+def warnings(summary: Summary, *, over: bool = False) -> tuple[str, ...]:
+    """Returns what is wrong with the samples: the last updates have taught nothing, or nearly all answers were cut off.
+
+    `over`: the run has ended, so that it is enough if all of its updates, however few, were like that.
     """
-    flat, everything = summary.flat_updates, summary.flat_updates == summary.updates
-    if not flat or (flat < FLAT_UPDATES and not (over and everything)):
+    flat, cut = (_which(summary, streak, over) for streak in (summary.flat_updates, summary.cut_updates))
+    found = [taught_nothing(flat)] if flat else []
+    return (*found, *([cut_off(cut)] if cut else []))
+
+
+def _which(summary: Summary, streak: int, over: bool) -> str:
+    """Returns which updates are worth a warning; an empty text if they are too few."""
+    everything = streak == summary.updates
+    if not streak or (streak < FLAT_UPDATES and not (over and everything)):
         return ""
-    which = "all updates" if everything else f"the last {flat:,} updates"
+    return "all updates" if everything else f"the last {streak:,} updates"
+
+
+def taught_nothing(which: str) -> str:
+    """Returns the sentence about updates without any difference between rewards."""
     return (
         f"{which} taught nothing: the samples of each prompt had equal rewards. Look at some with `echo-queue show`: "
         "the reward function may be constant, or the prompts too hard or too easy"
+    )
+
+
+def cut_off(which: str) -> str:
+    """Returns the sentence about updates whose samples have no end."""
+    return (
+        f"nearly all answers of {which} were cut off at model.max_new_tokens: raise it, or ask for shorter answers. "
+        "A reward that looks for the end of an answer does not find it"
     )
 
 

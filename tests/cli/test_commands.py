@@ -144,3 +144,11 @@ def test_config_check_is_content_with_a_good_file(tmp_path: Path) -> None:
     done = echo_queue("config", "check", "run.toml", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "no problems found" in done.stdout
+    # The run has made updates since: it may need its source no more, and the file is still not praised.
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "metrics.jsonl").touch()
+    done = echo_queue(
+        "config", "check", "run.toml", "--prompts.source=gone.jsonl", "--prompts.options={}", cwd=tmp_path
+    )
+    assert done.returncode == 0 and "gone.jsonl" in done.stderr
+    assert "no problems" not in done.stdout and "1 warning above" in done.stdout

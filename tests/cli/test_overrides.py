@@ -1,12 +1,14 @@
 """A flag sets a key of the configuration for one command, and for all that it starts."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
 from echo_queue.cli import main, overrides
+from echo_queue.cli.commands import app, options_of
 from echo_queue.errors import ConfigError
 
 CONFIG = '[run]\nname = "t"\ndir = "runs/t"\n[prompts]\nset = "p"\nsource = "reasoning-gym:chain_sum"\n'
@@ -30,6 +32,24 @@ def test_a_word_with_a_dot_after_two_dashes_is_a_key(words: str, others: str, va
 def test_a_key_without_a_value_is_told() -> None:
     with pytest.raises(ConfigError, match=r"--staleness\.s: has no value"):
         overrides.split(["run", "a.toml", "--staleness.s"])
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        ("run a.toml --lr=3", "write --learner.lr=VALUE"),
+        ("run a.toml --batch-groups 4", "write --learner.batch_groups=VALUE"),
+        ("run a.toml --url=x", "write --redis.url=VALUE or --store.url=VALUE"),
+        ("submit a.toml --set more", ""),
+        ("run a.toml --nonsense -- --lr=3", ""),
+    ],
+)
+def test_a_key_without_its_section_is_told_with_it(words: str, fix: str) -> None:
+    if not fix:
+        overrides.refuse_bare_keys(words.split(), options_of(app))
+        return
+    with pytest.raises(ConfigError, match=re.escape(fix)):
+        overrides.refuse_bare_keys(words.split(), options_of(app))
 
 
 @pytest.fixture

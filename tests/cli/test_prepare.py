@@ -81,9 +81,15 @@ def test_a_learner_begins_on_servers_that_were_prepared(servers: OwnServers) -> 
     assert LearnerQueue(Caller.connect(config, "learner", 5.0)).resume(RunRules.of(config)).lineage == 2
 
 
-def test_a_machine_is_warned_of_servers_that_were_not_prepared(servers: OwnServers) -> None:
+@pytest.mark.parametrize("role", ["worker", "run"])
+def test_a_machine_is_warned_of_servers_that_were_not_prepared(
+    servers: OwnServers, monkeypatch: pytest.MonkeyPatch, role: str
+) -> None:
+    monkeypatch.setenv("ECHO_QUEUE_PROMPTS__SOURCE", "reasoning-gym:chain_sum")
+    monkeypatch.setenv("ECHO_QUEUE_PROMPTS__OPTIONS", '{"size": 3, "seed": 1}')
+
     def checked() -> str:
-        done = CliRunner().invoke(app, ["config", "check", str(servers.toml()), "--for", "worker"])
+        done = CliRunner().invoke(app, ["config", "check", str(servers.toml()), "--for", role])
         return " ".join(done.output.split())
 
     told = checked()

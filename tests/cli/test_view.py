@@ -267,6 +267,22 @@ def test_every_bound_has_its_histogram(s: int) -> None:
     assert f"S = {s}" in drawn(replace(PICTURE, s=s))
 
 
+def test_what_is_trained_counts_before_a_checkpoint_holds_it() -> None:
+    """A newcomer's first checkpoint comes after many updates, and is no reason to see that nothing is trained."""
+    young = replace(STATUS, trained=0, drained=160, uncommitted=144, submitted=2_560)
+    told = " ".join(drawn(replace(PICTURE, status=young)).split())
+    assert "trained 144 " in told and "in hand 16 " in told and "144 not saved yet" in told
+    line = view.line(replace(PICTURE, status=young))
+    assert "in hand 16  trained 144  " in line and "not saved yet 144" in line
+    assert "not saved" not in drawn(PICTURE) + view.line(PICTURE)
+
+
+def test_a_worker_that_starts_serves_the_base_model() -> None:
+    starting = replace(STATUS, workers=(WorkerStatus("worker-1", 400, replace(BEAT, version=Version(0, 0))),))
+    told = drawn(replace(PICTURE, status=starting))
+    assert " base " in told and "0.0 " not in told.split("heard")[1].split("─")[0].replace("0.4 s", "")
+
+
 def test_a_run_that_has_not_begun_has_a_picture() -> None:
     empty = replace(
         PICTURE, summary=summarise([]), recent=summarise([]), rewards=(), status=None, trouble="redis: away"

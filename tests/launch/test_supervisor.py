@@ -90,12 +90,12 @@ def test_a_role_that_refuses_is_not_asked_often(tmp_path: Path) -> None:
 
 
 def test_a_role_that_says_that_another_try_is_useless_is_not_started_again(tmp_path: Path) -> None:
-    with (
-        Supervisor(tmp_path, backoff=QUICK) as roles,
-        pytest.raises(HopelessError, match="the first 3 prompts died"),
-    ):
+    with Supervisor(tmp_path, backoff=QUICK) as roles:
         roles.start(shell("learner", f"echo the first 3 prompts died; exit {HOPELESS}", ends=True))
-        roles.wait(lambda: False, 20, "its end")
+        with pytest.raises(HopelessError, match="the first 3 prompts died"):
+            roles.wait(lambda: False, 20, "its end")
+        roles.tick()
+        assert roles.done("learner")
     assert (tmp_path / "logs" / "learner.log").read_text().count("── ") == 1
 
 

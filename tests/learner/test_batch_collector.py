@@ -11,17 +11,19 @@ from echo_queue.queue import RunRules
 from echo_queue.records import BASE
 from echo_queue.records.validation import GroupLimits, GroupValidator
 from learner import batch_collector
-from learner.batch_collector import BatchCollector, Pause
+from learner.batch_collector import Batch, BatchCollector, Pause
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import QueueHarness
 
 TRAINED = 4_000
 
 
-def collector_of(queue: Clients, deadline_s: float, published: Callable[[], bool] = lambda: True) -> BatchCollector:
+def collector_of(
+    queue: Clients, deadline_s: float, published: Callable[[], bool] = lambda: True, *, keep_open: bool = False
+) -> BatchCollector:
     """Returns a collector of two groups an update, which gives up after `deadline_s`."""
     settings = {"queue": {"stall_deadline_s": deadline_s}, "learner": {"batch_groups": 2}}
-    config = Config.model_validate({"run": {"name": "a", "dir": "a"}} | settings)
+    config = Config.model_validate({"run": {"name": "a", "dir": "a", "keep_open": keep_open}} | settings)
     validator = GroupValidator(GroupLimits.of(config, vocabulary=8), BASE)
     learner = queue.learner()
     return BatchCollector(config, learner, queue, validator, version=BASE, published=published, check=lambda: None)
@@ -56,6 +58,27 @@ def test_passing_what_is_trained_already_is_no_standstill(queue: Clients, monkey
     with pytest.raises(DeadlineError, match="0 of 2 are in hand"):
         collector.gather(0, threading.Event())
     assert (queue.audit().trained, queue.status().tasks) == (TRAINED, 1)
+
+
+def test_a_run_that_is_kept_open_waits_for_prompts_without_a_deadline(
+    queue: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_collector, "LISTEN_S", 0.01)
+    monkeypatch.setattr(batch_collector, "FULL_AFTER_S", 0.0)
+    harness = QueueHarness(queue, RunRules(s=1, batch=2), prompts=1)
+    stop, looks = threading.Event(), iter(range(1_000))
+
+    def published() -> bool:
+        if next(looks) == 30:
+            stop.set()
+        return True
+
+    collector = collector_of(queue, 0.02, published, keep_open=True)
+    harness.complete(harness.lease(1))
+    assert collector.gather(0, stop, uncommitted=lambda: True) is Pause.idle, "what is trained may be saved"
+    found = collector.gather(0, stop)
+    assert isinstance(found, Batch) and stop.is_set() and len(found.groups) == 1
+    assert found.starved_s == 0, "the window does not widen for want of prompts"
 
 
 @pytest.mark.parametrize("uncommitted", [True, False])

@@ -132,6 +132,14 @@ def test_a_learner_that_takes_nothing_is_named(queue: Clients) -> None:
     assert said(queue) == ("4 groups wait for the learner, which has trained none for 90 s",)
 
 
+def test_a_learner_at_work_on_an_update_is_not_called_idle(queue: Clients) -> None:
+    harness = QueueHarness(queue, prompts=4)
+    harness.complete(harness.lease(4))
+    harness.drain(RULES.batch)
+    learner_was_heard(queue)
+    assert said(queue)[-1] == f"the learner has been at update 1, of {RULES.batch} groups, for 90 s"
+
+
 def test_chunks_that_were_never_expanded_are_named(queue: Clients) -> None:
     QueueHarness(queue, prompts=0)
     queue.declare(PromptSet("x", "a file"), [Chunk(number, 10 * number, 10) for number in range(5)])

@@ -6,7 +6,7 @@ from types import FrameType
 import pytest
 
 from echo_queue.reporting import metrics
-from echo_queue.reporting.metrics import MetricsLog, MetricsReader, read, summarise, warning
+from echo_queue.reporting.metrics import MetricsLog, MetricsReader, read, summarise, warnings
 from tests.synthetic import update
 
 
@@ -108,7 +108,20 @@ def test_rewards_are_means_of_updates_and_a_small_last_one_weighs_little() -> No
 
 def test_a_run_that_is_over_is_warned_of_however_short_it_was() -> None:
     flat = [update(version, zero_variance_groups=16) for version in range(1, 7)]
-    assert not warning(summarise(flat))
-    assert warning(summarise(flat), over=True).startswith("all updates taught nothing")
-    assert not warning(summarise([update(1), *flat]), over=True)
-    assert not warning(summarise([]), over=True)
+    assert not warnings(summarise(flat))
+    assert warnings(summarise(flat), over=True)[0].startswith("all updates taught nothing")
+    assert not warnings(summarise([update(1), *flat]), over=True)
+    assert not warnings(summarise([]), over=True)
+
+
+def test_answers_that_are_cut_off_are_told_with_what_to_do() -> None:
+    cut = [update(version, truncated_fraction=0.96) for version in range(2, 10)]
+    [told] = warnings(summarise([update(1), *cut]))
+    assert told.startswith("nearly all answers of the last 8 updates were cut off at model.max_new_tokens: raise it")
+    assert not warnings(summarise(cut[1:]))
+    assert not warnings(summarise([*cut, update(10, truncated_fraction=0.5)]), over=True)
+    both = [update(version, truncated_fraction=1.0, zero_variance_groups=16) for version in (1, 2)]
+    assert [sentence.partition(" updates ")[0] for sentence in warnings(summarise(both), over=True)] == [
+        "all",
+        "nearly all answers of all",
+    ]

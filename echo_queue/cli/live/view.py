@@ -24,9 +24,9 @@ from echo_queue.queue.counts import counted
 from echo_queue.queue.dead_causes import DeadCause
 from echo_queue.queue.pool_status import pools_of
 from echo_queue.queue.types import Departure, FailedSet, Heartbeat, Status, WorkerStatus
-from echo_queue.records import Version
+from echo_queue.records import BASE, Version
 from echo_queue.records.validation import CAUSES
-from echo_queue.reporting.metrics import Summary, warning
+from echo_queue.reporting.metrics import Summary, warnings
 
 UNKNOWN = "–"
 """Stands for what is not known, which is never shown as 0."""
@@ -93,8 +93,8 @@ class RunView:
         return "whole run" if whole else f"last {counted(self.recent.updates, 'update')}"
 
     @property
-    def warning(self) -> str:
-        return warning(self.summary, over=self.over)
+    def warnings(self) -> tuple[str, ...]:
+        return warnings(self.summary, over=self.over)
 
     def ended(self, roles: Collection[str]) -> Self:
         """Returns the view once the command that ran these roles has ended them, and so ends itself.
@@ -121,7 +121,7 @@ def draw(picture: RunView) -> RenderableType:
         parts.append(_sentence(picture.trouble, "yellow"))
     parts += [_sentence(sentence, "dim") for sentence in _gone(picture.status) + _continued(picture.status)]
     parts += [_sentence(f"held up: {sentence}", "yellow") for sentence in picture.held_up]
-    parts += [_sentence(picture.warning, "yellow")] if picture.warning else []
+    parts += [_sentence(sentence, "yellow") for sentence in picture.warnings]
     parts += [_sentence(sentence, "red") for sentence in _losses(picture)]
     if picture.redis_cli:
         parts.append(Text.assemble((" look yourself:\n ", "dim"), (_to_copy(picture.redis_cli), "cyan")))
@@ -149,13 +149,14 @@ def line(picture: RunView) -> str:
         parts.insert(2, f"version {status.learner.number}")
     if status and (status.learner_came or status.submitted):
         parts += [f"{name} {depth:,}" for name, depth in _depths(status).items()]
+        parts += [f"not saved yet {unsaved:,}"] if (unsaved := _unsaved(status)) else []
         parts.append(f"workers {sum(worker.heartbeat is not None for worker in status.workers)}")
         parts += _sources(status.workers)
     deaths = {role.name: role.deaths for role in picture.roles if role.deaths}
     parts += [f"{name} restarted {count}×" for name, count in deaths.items()]
     held_up = [f"held up: {'; '.join(picture.held_up)}"] if picture.held_up else []
     parts += _gone(status) + _continued(status)
-    troubles = [*filter(None, [picture.trouble, picture.warning]), *held_up, *_losses(picture)]
+    troubles = [*filter(None, [picture.trouble, *picture.warnings]), *held_up, *_losses(picture)]
     return "  ".join([*parts, *troubles])
 
 
@@ -264,7 +265,7 @@ def _colour(picture: RunView) -> str:
 
 def _reward(picture: RunView) -> RenderableType:
     if not picture.rewards:
-        trained = picture.status.trained if picture.status else 0
+        trained = picture.status.trained + _unsaved(picture.status) if picture.status else 0
         return Text(f"\n reward  {'not known here' if trained else 'not trained yet'}", style="dim")
     figures, *over = rewards(picture.summary).split(" (")
     told = Text.assemble(
@@ -307,19 +308,27 @@ def _queue(status: Status | None) -> tuple[str, RenderableType]:
     if status is None:
         return "queue", Text("no answer yet", style="dim")
     colours = {"trained": "green", "dead": "red" if status.dead else "dim", "ready": "yellow", "in hand": "yellow"}
-    return f"queue of {status.submitted:,}", _bars(_depths(status), max(status.submitted, 1), colours)
+    bars = _bars(_depths(status), max(status.submitted, 1), colours)
+    unsaved = f"{saved_later:,} not saved yet" if (saved_later := _unsaved(status)) else ""
+    return f"queue of {status.submitted:,}", Group(bars, Text(unsaved, style="dim italic"))
 
 
 def _depths(status: Status) -> dict[str, int]:
-    """Returns where the run's prompts are."""
+    """Returns where the run's prompts are. What is trained counts as such before a checkpoint holds it."""
+    unsaved = _unsaved(status)
     return {
         "backlog": status.backlog,
         "tasks": status.tasks + status.retry,
         "ready": status.ready,
-        "in hand": status.drained,
-        "trained": status.trained,
+        "in hand": status.drained - unsaved,
+        "trained": status.trained + unsaved,
         "dead": status.dead,
     }
+
+
+def _unsaved(status: Status) -> int:
+    """Returns how many groups are trained that no checkpoint holds: a learner that dies trains them again."""
+    return min(status.uncommitted, status.drained)
 
 
 def _bars(counts: Mapping[str, int], whole: int, colours: Mapping[str, str]) -> Table:
@@ -408,6 +417,8 @@ def _worker(worker: WorkerStatus, status: Status) -> list[str | Text]:
 
 def _version(version: Version, status: Status) -> str:
     """Returns the number of a version alone where its lineage is the learner's, which the learner's panel names."""
+    if version == BASE:
+        return "base"
     return str(version.number if status.learner_came and version.lineage == status.learner.lineage else version)
 
 

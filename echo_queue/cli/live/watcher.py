@@ -32,6 +32,8 @@ STILL_S = 10.0
 """A run counts as standing still after this time; an update of a large model may take as long."""
 STORE_ASKED_S = 3.0
 """The store is asked whether it answers once nothing has moved for this time."""
+OPEN = "open: waits for prompts"
+"""The phase of a run that is kept open and has nothing to do."""
 NOT_BEGUN = "EQNORUN"
 """The queue's error for a run whose learner has not started yet."""
 
@@ -172,6 +174,11 @@ class RunWatcher:
     def _is_of_now(self, silent_ms: int) -> bool:
         """Returns whether a role that is silent for so long was heard since this command began to start roles."""
         return self._began is None or 0 <= silent_ms < (time.monotonic() - self._began) * 1000
+
+    @property
+    def waits_for_prompts(self) -> bool:
+        """Returns whether the run is kept open and, as far as the queue shows, has nothing to do."""
+        return bool(self.status and self.status.waits_for_prompts and not self.held_up)
 
     @property
     def skew(self) -> str:

@@ -15,7 +15,7 @@ from echo_queue.connections.endpoints import EMBEDDED
 from echo_queue.errors import Problem
 
 SHARED: Mapping[str, tuple[str, ...]] = {
-    "run": ("name", "seed"),
+    "run": ("name", "seed", "keep_open"),
     "redis": ("url", "wait_replicas", "wait_ms", "durable"),
     "store": ("url", "bucket", "region", "checksums"),
     "model": ("base", "init", "lora", "dtype", "max_prompt_tokens", "max_new_tokens"),

@@ -21,7 +21,7 @@ KEYS
                          committed: the newest checkpoint that `trained` and `settled` agree with, and the number
                          of its ids that do while a commit is between its steps
   rules          hash    those of the newest lineage: s batch kappa lease_ms max_attempts pace late late_deadline_ms group_max_bytes
-                         group_max_tokens longest_first curriculum curriculum_window reward_failure reward_success
+                         group_max_tokens longest_first curriculum curriculum_window reward_failure reward_success keep_open
   published      hash    lineage number manifest digest ms (when): the newest weights that workers may fetch
   coming         hash    the announced route to the version under way: route (its name), last (place of its newest part),
                          told_ms (when workers last were told), and place -> the signed document of that part, which is

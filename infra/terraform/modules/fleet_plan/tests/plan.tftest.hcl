@@ -131,6 +131,15 @@ run "lets_workers_watch_the_file_that_the_host_writes" {
   }
 }
 
+run "starts_no_learner_again_whose_run_is_over_with_dead_prompts" {
+  command = plan
+
+  assert {
+    condition     = length(split("RestartPreventExitStatus=3", output.user_data["learner"])) == 2 && !strcontains(output.user_data["pool/l4"], "RestartPreventExitStatus")
+    error_message = "It would end with 3 again, for ever."
+  }
+}
+
 run "gives_redis_tls_alone_an_append_only_file_and_no_eviction" {
   command = plan
 
