@@ -18,7 +18,7 @@ from echo_queue import failpoints, submission
 from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_store
-from echo_queue.errors import EchoQueueError
+from echo_queue.errors import DONE, HOPELESS, EchoQueueError
 from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.launch.problem_output import print_problems
 from echo_queue.services import serving
@@ -93,7 +93,8 @@ def learner(directory: Path, config: Config, name: str) -> int:
     launcher.backoff_for = lambda longest_wait_s: BACKOFF
     fork_ranks(rank)
     sys.argv = ["learner", str(directory / "run.toml")]
-    return main()
+    code = main()
+    return DONE if code == HOPELESS else code  # prompts that a storm has killed end no storm
 
 
 def stamped(snapshot: "TakeSnapshot") -> "TakeSnapshot":
