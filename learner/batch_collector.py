@@ -3,7 +3,8 @@
 - Groups that the learner had in hand before a restart come first, in their old order, and never later than S allows.
 - All groups that come here may be trained. The queue client rejects bad ones: `drain` and `pending` have each group
   checked by `echo_queue/queue/payloads.py`, with the rules of `echo_queue/records/validation.py`, and bury a bad one
-  with the reason and its sender. The collector ends the run, with the worker's name, if many in a row are bad.
+  with the reason and its sender. A worker of which many in a row are bad is suspended; the collector ends the run only
+  once no other worker is heard of.
 - With `selection.refill`, groups that teach nothing are taken as well, and others for them
   (`learner.selection.signal`). While the learner waits for those, the queue counts the former as trained, so that other
   prompts are admitted.
@@ -13,6 +14,7 @@
 - A run that is kept open waits for prompts without a deadline; the learner is told, to save what it has trained.
 """
 
+import logging
 import threading
 import time
 from collections import deque
@@ -21,13 +23,16 @@ from enum import Enum
 from typing import NamedTuple
 
 from echo_queue.config import Config
-from echo_queue.errors import DeadlineError, Problem
+from echo_queue.errors import DeadlineError, EchoQueueError, Problem
 from echo_queue.queue import LearnerQueue, Monitor, diagnosis
 from echo_queue.queue.counts import counted
+from echo_queue.queue.types import WorkerStatus
 from echo_queue.queue.worker import CALL_BYTES
 from echo_queue.records import Group, Version
 from echo_queue.records.validation import GroupValidator
 from learner.selection.signal import UpdateGroups
+
+log = logging.getLogger(__name__)
 
 LISTEN_S = 1.0
 OWED_S = 0.02
@@ -114,7 +119,7 @@ class BatchCollector:
         ready, outside, look_s = 0, 0, began_s + FULL_AFTER_S
         while update.lacking > 0 and not stop.is_set():
             self._check()
-            self._validator.complain()
+            self._suspend_unworthy()
             drained = self._queue.drain(update.lacking)
             update.add(drained.groups)
             ready, now = drained.ready, time.monotonic()
@@ -144,6 +149,18 @@ class BatchCollector:
         starved_s, skipped = time.monotonic() - short_since if short_since else 0.0, len(self._skipped)
         self._skipped.clear()
         return Batch(update.groups, starved_s, ready, skipped)
+
+    def _suspend_unworthy(self) -> None:
+        """Suspends workers that send nothing but bad groups. Raises `EchoQueueError` if there is no other worker."""
+        for one in self._validator.find_unworthy():
+            log.warning("worker %s leases nothing more: %s", one.name, one.reason)
+            self._queue.suspend(one.name, one.reason, one.tasks)
+        if not self._validator.unworthy or any(_may_serve(worker) for worker in self._monitor.status().workers):
+            return
+        last = self._validator.unworthy[-1]
+        fix = "fix the workers, then run again: it continues, and its learner judges them anew"
+        what = f"{last.reason}; all workers that are heard of are suspended for that"
+        raise EchoQueueError(Problem(f"worker {last.name}", what, fix))
 
     def _skip(self, groups: list[Group]) -> None:
         """Has other prompts admitted in place of these groups, which teach nothing."""
@@ -179,3 +196,8 @@ class BatchCollector:
             missing = f"Redis is at maxmemory, and has no room for the next {counted(self._size, 'group')}; {missing}"
             fix = "raise maxmemory, or lower queue.inline_max_bytes, learner.batch_groups or staleness.s"
         raise DeadlineError(Problem("learner", f"{what}: {missing}", fix))
+
+
+def _may_serve(worker: WorkerStatus) -> bool:
+    """Returns whether groups may come of this worker: it is heard of, and not suspended."""
+    return worker.heartbeat is not None and not worker.suspended

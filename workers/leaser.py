@@ -76,6 +76,7 @@ class TaskLeaser(threading.Thread):
         self._wanted = threading.Event()
         self._error: Exception | None = None
         self._closed = False
+        self._suspended = False
         self._learner: tuple[Version, Published | None] | None = None
         """The learner's version and the newest weights, as of the last lease that found no task."""
         self._moved_s = time.monotonic()
@@ -138,6 +139,7 @@ class TaskLeaser(threading.Thread):
             return None
         serving = self._serving()
         lease = self._queue.lease(self._worker, serving, room)
+        self._tell_suspension(lease.suspended)
         if lease.tasks:
             needed = weights_needed(lease, serving, refresh=self._config.rollout.mode in ("pull", "sync"))
             self._held.add(lease.tasks, (needed or serving).number)
@@ -147,6 +149,15 @@ class TaskLeaser(threading.Thread):
                 self._room = 0
             self.wake.set()
         return lease
+
+    def _tell_suspension(self, why: str) -> None:
+        """Says once that the learner lets this worker lease nothing, or lets it lease again."""
+        if why and not self._suspended:
+            fix = f"mend what is broken here, then `echo-queue reinstate CONFIG {self._worker}`"
+            log.error("the learner has suspended this worker: %s\n  → %s", why, fix)
+        elif self._suspended and not why:
+            log.info("this worker may lease again")
+        self._suspended = bool(why)
 
     def _assign(self, task: Task, lease: Lease) -> Assignment | None:
         """Reads the task's prompt and partial rollout; fails the task and returns None if they cannot be read."""

@@ -446,6 +446,17 @@ def bury(
 
 
 @app.command(rich_help_panel=INSPECT)
+def reinstate(
+    config: ConfigFile,
+    workers: Annotated[list[str], typer.Argument(help="Names of suspended workers.", show_default=False)],
+) -> None:
+    """Let workers lease again that the learner has suspended because of the bad groups that they sent."""
+    from echo_queue.cli.dead_tasks import reinstate as reinstate_workers
+
+    reinstate_workers(load(config), workers)
+
+
+@app.command(rich_help_panel=INSPECT)
 def rewind(
     config: ConfigFile,
     checkpoint: Annotated[

@@ -1,4 +1,4 @@
-"""The commands `bury`, which gives a task up, and `revive`, which gives tasks that failed all their attempts again."""
+"""The commands for what the run has given up: `bury` and `revive` for tasks, `reinstate` for suspended workers."""
 
 from rich.console import Console
 
@@ -27,6 +27,15 @@ def revive(config: Config, tasks: list[str]) -> None:
     count = _revive(config, operator, tasks) if tasks else revive_all(config, operator)
     of = f" of {counted(len(tasks), 'task')}" if tasks else ""
     Console(highlight=False).print(f"{counted(count, 'task')}{of} revived")
+
+
+def reinstate(config: Config, workers: list[str]) -> None:
+    """Lets suspended workers lease again. Raises `EchoQueueError` if none of these is suspended."""
+    count = Operator.connect(config).reinstate(workers)
+    if not count:
+        fix = "`echo-queue status` shows the workers that are"
+        raise EchoQueueError(Problem(", ".join(workers), "not suspended", fix))
+    Console(highlight=False).print(f"{counted(count, 'worker')} may lease again")
 
 
 def revive_all(config: Config, operator: Operator) -> int:

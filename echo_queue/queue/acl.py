@@ -5,7 +5,8 @@
 - A worker can lease, renew and complete tasks. It can neither submit, nor add or bury tasks, nor publish, nor change a
   counter that the identity is checked with. Of other workers' results it can read only partial rollouts, because it may
   have to continue them. The single commands that completing needs are also open to it by hand: it can delete entries of
-  tasks, add entries to replay, and change places in `open`. The audit shows such changes (docs/reliability.md).
+  tasks, add entries to replay, and change places in `open`. The audit shows such changes (docs/reliability.md), and no
+  worker is blamed for a group unless its own user has noted that it sent it.
 - A controller reads what a monitor does, and may lead a fleet and order workers to rest or to leave. So its holder can
   stop a run, and neither change its tasks nor see its secrets.
 - A worker may also wake a learner that waits, say who waits for tasks, wake one of those in vain, and take the offer of
@@ -41,6 +42,7 @@ WORKER_CALLS = (
 OWN: tuple[Grant, ...] = (
     ("~", "+get +set", ("token:*",)),
     ("%W~", "+hset +pexpire", ("worker:*",)),
+    ("%W~", "+xadd +pexpire", ("sent:*",)),
 )
 """The rights on what a worker keeps under its name: the names to which these are limited are all that it can go by."""
 WORKER: tuple[Grant, ...] = (
@@ -49,6 +51,7 @@ WORKER: tuple[Grant, ...] = (
     ("~", "+xrange +xdel", ("dead",)),
     ("%W~", "+xadd", ("replay", "arrivals")),
     ("%R~", "+zcard", ("ready",)),
+    ("%R~", "+hget +hexists", ("suspended",)),
     ("%R~", "+xread", ("weight_events",)),
     ("%R~", "+zcard", ("workers",)),
     ("~", "+zadd +zrem +zpopmin", ("idle",)),

@@ -100,6 +100,8 @@ def _silent(status: Status) -> Iterator[str]:
             left = "has left, or was not heard for an hour"
             age = left if worker.silent_ms < 0 else f"its heartbeat is {_age(worker.silent_ms)} old"
             yield f"{worker.name} holds {counted(worker.held, 'task')} and {age}"
+        if worker.suspended:
+            yield f"{worker.name} is suspended until `echo-queue reinstate CONFIG {worker.name}`: {worker.suspended}"
     waiting = _free(status)
     if not _living(status) and waiting + status.backlog:
         yield f"no worker lives; {counted(waiting, 'task')} and {counted(status.backlog, 'prompt')} wait"

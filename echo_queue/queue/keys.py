@@ -38,6 +38,7 @@ class Keys:
         self.ready = self.prefix + "ready"
         self.in_hand = self.prefix + "in_hand"
         self.failures = self.prefix + "failures"
+        self.suspended = self.prefix + "suspended"
         self.settled = self.prefix + "settled"
         self.drained = self.prefix + "drained"
         self.workers = self.prefix + "workers"
@@ -85,6 +86,9 @@ class Keys:
 
     def offer(self, worker: str) -> str:
         return f"{self.prefix}offer:{worker}"
+
+    def sent(self, worker: str) -> str:
+        return f"{self.prefix}sent:{worker}"
 
     def token(self, name: str) -> str:
         return f"{self.prefix}token:{name}"

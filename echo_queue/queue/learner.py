@@ -33,6 +33,8 @@ FETCH_STEP = 32
 """The groups that one request reads: the server answers others between requests."""
 RESTORE_MAX_BYTES = 1 << 23
 """The bytes of one `restore`, of which each is for eight prompts: it then takes some 20 ms of the server."""
+SUSPEND_STEP = 128
+"""The number of tasks to which one call of `suspend` gives their attempts back."""
 COMMIT_STEP = 128
 """The ids that one step of `commit` or `uncommit` moves: a server of a fleet is then held for some 6 ms."""
 
@@ -210,16 +212,28 @@ class LearnerQueue(Arrivals):
         for one in records:
             self._later("record", self._lineage, "{}-{}".format(*one.version), one.release, one.task, one.line)
 
-    def bury_bad_group(self, task_id: bytes, entry: bytes, error: CodecError) -> bool:
-        """Moves the bad group at `entry` of replay to dead, counted as `bad_<cause>`.
+    def reject_group(self, task_id: bytes, entry: bytes, error: CodecError) -> str | None:
+        """Sends back the bad group at `entry` of replay, counted as `bad_<cause>`, or `missing` without its object.
 
-        One whose object is missing is counted as `missing` and goes back, which costs an attempt, as long as there are
-        attempts left. Returns False if the group is not there.
+        That costs its task an attempt, and the last one moves it to dead; a group of a suspended worker costs none.
+        Returns the worker to blame, "" if nobody is; None if the group is not there.
         """
         words = task_id, entry, error.problems[0].what, error.cause
-        moved, *refs = self._caller.call("bury_bad_group", self._lineage, *words)
+        moved, *told = self._caller.call("reject_group", self._lineage, *words)
+        if not moved:
+            return None
+        sender, *refs = told
         self._payloads.discard(filter(None, refs))
-        return bool(moved)
+        return str(sender, "utf-8", "replace")
+
+    def suspend(self, worker: str, reason: str, task_ids: Sequence[str] = ()) -> int:
+        """Lets `worker` lease and complete nothing more, until the next lineage or `Operator.reinstate`.
+
+        What it holds is handed back. `task_ids`, of which it sent bad groups, get all attempts again, also if they are
+        dead by now. Returns how many did.
+        """
+        steps = [task_ids[first : first + SUSPEND_STEP] for first in range(0, max(1, len(task_ids)), SUSPEND_STEP)]
+        return sum(int(self._caller.call("suspend", self._lineage, worker, reason, *ids)) for ids in steps)
 
     def return_unfit(self, task_id: bytes, entry: bytes) -> bool:
         """Sends back the group at `entry` of replay, which limits that have changed since exclude.
@@ -268,21 +282,24 @@ class LearnerQueue(Arrivals):
         self._waiting.append((move, *args))
 
     def _groups(self, places: list[tuple[bytes, bytes]]) -> tuple[tuple[Group, ...], int]:
-        """Returns the groups at these (task id, entry) places in replay, and how many bad ones it buried."""
+        """Returns the groups at these (task id, entry) places in replay, and how many bad ones it rejected."""
         groups, malformed = [], 0
         for (task, entry), rows in self._fetched(places):
             if not rows:
                 what = f"entry {replies.text(entry)} of {replies.text(task)} vanished"
                 fix = "was the stream trimmed? see `echo-queue audit`"
                 gone = CodecError(Problem(self._caller.keys.replay, what, fix))
-                malformed += self.bury_bad_group(task, entry, gone)
+                malformed += self.reject_group(task, entry, gone) is not None
                 continue
             try:
                 groups.append(self._payloads.group(rows[0][1]))
             except UnfitGroup:
                 self.return_unfit(task, entry)
             except CodecError as error:
-                malformed += self.bury_bad_group(task, entry, error)
+                sender = self.reject_group(task, entry, error)
+                malformed += sender is not None
+                if sender:
+                    self._payloads.blame(sender, task.decode("utf-8", "replace"), error)
         return tuple(groups), malformed
 
     def _fetched(self, places: Sequence[tuple[bytes, bytes]]) -> Iterator[tuple[tuple[bytes, bytes], Any]]:

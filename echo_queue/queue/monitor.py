@@ -53,19 +53,23 @@ class RunState(Client):
         def look() -> list[Any]:
             pipe = client.pipeline(transaction=False)
             pipe.zrange(keys.workers, 0, -1, withscores=True)
+            pipe.hgetall(keys.suspended)
             for stream in (keys.tasks, keys.retry):
                 pipe.xpending(stream, "workers")
             return answers(pipe.execute(raise_on_error=False))
 
-        known, *pending = self._caller.persist("workers", look)
+        known, suspended, *pending = self._caller.persist("workers", look)
         held = Counter[bytes]()
         for summary in pending:
             held.update({row["name"]: row["pending"] for row in summary["consumers"]})
         # A worker's user may have written any number, also an infinite one.
         silent_ms = {name: now_ms - int(min(max(heard_ms, 0), now_ms)) for name, heard_ms in known}
-        names = [*silent_ms, *(name for name in held if name not in silent_ms)]
+        names = list(dict.fromkeys((*silent_ms, *held, *suspended)))
         found = zip(names, self._heartbeats(names), strict=True)
-        return tuple(replies.worker_of(name, silent_ms.get(name, -1), words, held[name]) for name, words in found)
+        return tuple(
+            replies.worker_of(name, silent_ms.get(name, -1), words, held[name], suspended.get(name, b""))
+            for name, words in found
+        )
 
     def _heartbeats(self, names: Sequence[bytes]) -> Iterator[Mapping[bytes, bytes]]:
         """Yields the heartbeats of these workers; an empty one if there is none."""

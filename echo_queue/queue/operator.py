@@ -90,6 +90,10 @@ class Operator(RunState, Admission):
         """
         return int(self._caller.call("evict", beginning))
 
+    def reinstate(self, workers: Sequence[str]) -> int:
+        """Lets workers that the learner has suspended lease again. Returns how many of these were suspended."""
+        return int(self._caller.call("reinstate", *workers)) if workers else 0
+
     def unwanted(self, removed: Sequence[str] = ()) -> list[str]:
         """Returns objects of partial rollouts that nothing points to any more, at most 1,000; all of them in turn.
 

@@ -25,7 +25,7 @@ from echo_queue.queue.types import StoredPartial
 from echo_queue.records import Group, PartialGroup, PartialSegment, group_codec, partial_codec
 from echo_queue.records.group_codec import GROUP_MAX_BYTES, CodecError
 from echo_queue.records.segments import join
-from echo_queue.records.validation import BadGroup, GroupLimits, GroupValidator, UnfitGroup, check_partials
+from echo_queue.records.validation import BadGroup, GroupLimits, GroupValidator, check_partials
 
 if TYPE_CHECKING:
     from echo_queue.config import Config
@@ -144,17 +144,15 @@ class Payloads:
         has lost it; then nobody is blamed.
         """
         sender = words.get(b"worker", b"").decode("utf-8", "replace")
-        try:
-            group = self._checked_group(words)
-        except (UnfitGroup, MissingPayload):
-            raise
-        except CodecError as error:
-            if self._validator:
-                self._validator.bad(sender, error.problems[0].what)
-            raise
+        group = self._checked_group(words)
         if self._validator:
             self._validator.good(sender)
         return group
+
+    def blame(self, worker: str, task: str, error: CodecError) -> None:
+        """Notes that `worker` sent a bad group of `task`."""
+        if self._validator:
+            self._validator.bad(worker, task, error.problems[0].what)
 
     def partials(self, task: str, kept: StoredPartial) -> PartialGroup:
         """Returns the partial rollouts of a task. Raises `CodecError` if they differ from what the queue was told."""

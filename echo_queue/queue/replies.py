@@ -134,7 +134,7 @@ def task_of(stream: bytes, entry: bytes, flat: Sequence[bytes], min_pv: int) -> 
 
 
 def lease_of(reply: Sequence[Any]) -> Lease:
-    (lineage, number, manifest, digest), abandoned, finished, learner_lineage, v, tasks = reply
+    (lineage, number, manifest, digest), abandoned, finished, learner_lineage, v, suspended, tasks = reply
     published = None
     if number is not None:
         published = Published(Version(whole(lineage), whole(number)), text(manifest), text(digest))
@@ -144,7 +144,13 @@ def lease_of(reply: Sequence[Any]) -> Lease:
         learner_version=Version(learner_lineage, v),
         abandoned=bool(abandoned),
         finished=bool(finished),
+        suspended=suspension_of(suspended),
     )
+
+
+def suspension_of(words: bytes) -> str:
+    """Returns why a worker is suspended, from its value in `suspended`; empty if it is not."""
+    return words.decode("utf-8", "replace").partition(" ")[2]
 
 
 def kept_of(reply: Sequence[Any]) -> dict[str, StoredPartial]:
@@ -303,13 +309,15 @@ def joined_of(reply: Sequence[Any]) -> Joined:
     return Joined(upstreams, text(leaf), bool(hold), int(rate), now_ms / 1000)
 
 
-def worker_of(name: bytes, silent_ms: int, words: Mapping[bytes, bytes], held: int) -> WorkerStatus:
+def worker_of(
+    name: bytes, silent_ms: int, words: Mapping[bytes, bytes], held: int, suspended: bytes = b""
+) -> WorkerStatus:
     """Returns the status of one worker. A malformed heartbeat reads as `unreadable` and never makes a reader fail."""
     try:
         heartbeat = heartbeat_of(fields([word for pair in words.items() for word in pair])) if words else None
     except (KeyError, ValueError):
         heartbeat = Heartbeat(engine="unknown", version=Version(0, 0), state="unreadable")
-    return WorkerStatus(name.decode("utf-8", "replace"), silent_ms, heartbeat, held)
+    return WorkerStatus(name.decode("utf-8", "replace"), silent_ms, heartbeat, held, suspension_of(suspended))
 
 
 def dead_of(words: Mapping[bytes, bytes]) -> DeadTask:

@@ -187,7 +187,8 @@ class Lease:
     `abandoned`: a restart of the learner left behind the version that the worker serves; it must fetch before it
     generates. Each task's `min_pv` is the oldest version that may still generate it, at most `published`. `partials`,
     by task id: partial rollouts of earlier workers that may be continued. Such a task's `min_pv` is at least the newest
-    version in its partial rollout, because a sample never goes back to older weights.
+    version in its partial rollout, because a sample never goes back to older weights. `suspended`: why the learner lets
+    this worker lease nothing; empty unless it does.
     """
 
     tasks: tuple[Task, ...]
@@ -196,6 +197,7 @@ class Lease:
     abandoned: bool
     finished: bool
     partials: Mapping[str, PartialGroup] = field(default_factory=dict)
+    suspended: str = ""
 
 
 @dataclass(frozen=True)
@@ -232,6 +234,8 @@ class Outcome(StrEnum):
     """The group is older than the learner can still train, or made with abandoned weights; the task goes back."""
     dead = "dead"
     """An operator has given the task up meanwhile; only `revive` brings it back."""
+    suspended = "suspended"
+    """The learner has suspended this worker, because of the groups that it sent."""
     unknown = "unknown"
     """No such task is open: it has been trained, or never was admitted."""
 
@@ -447,13 +451,14 @@ class Joined:
 class WorkerStatus:
     """A worker as of its last heartbeat. `heartbeat` is None once it has expired; `silent_ms` is −1 if not known.
 
-    `held`: tasks under its lease.
+    `held`: tasks under its lease. `suspended`: why the learner lets it lease nothing; empty unless it does.
     """
 
     name: str
     silent_ms: int
     heartbeat: Heartbeat | None
     held: int = 0
+    suspended: str = ""
 
 
 @dataclass(frozen=True)

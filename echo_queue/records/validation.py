@@ -3,7 +3,7 @@
 - Everything the learner relies on is checked: size, number of samples, lengths, token ids, log-probabilities, observed
   ranges, the versions that the sender can have had, rewards and their range, and how each sample ended.
 - A group that fails is a `BadGroup`: a cause, one word that the queue counts, and a reason for a person.
-  `GroupValidator` knows the sender, and ends the run with its name when one worker sends nothing else.
+  `GroupValidator` counts those of each sender, and names a worker that sends nothing else.
 - Text that no model wrote and a false reward within its range pass: see docs/reliability.md, what is not promised.
 """
 
@@ -16,7 +16,7 @@ from typing import Literal, NoReturn, get_args
 import numpy as np
 
 from echo_queue.config import Config
-from echo_queue.errors import EchoQueueError, Problem
+from echo_queue.errors import Problem
 from echo_queue.records import Group, Observed, PartialGroup, PartialSample, Sample, Tokens, Version
 from echo_queue.records.group_codec import CodecError, refuse
 
@@ -31,7 +31,7 @@ LOGPROB_MAX = 1e-3
 LOGPROB_MIN = -1e3
 """Float32 sampling draws no token below −104; no token was drawn with a log-probability below this."""
 PATIENCE = 8
-"""The default number of bad groups in a row that is an error, for batches smaller than that."""
+"""The number of bad groups in a row after which a worker is suspended, for batches smaller than that."""
 
 
 class BadGroup(CodecError):
@@ -112,20 +112,32 @@ def check_partials(partials: PartialGroup, limits: GroupLimits) -> None:
         _check_partial(sample, limits)
 
 
+@dataclass(frozen=True)
+class UnworthyWorker:
+    """A worker that has sent too many bad groups in a row, why they were bad, and of which tasks they were."""
+
+    name: str
+    reason: str
+    tasks: list[str]
+
+
 class GroupValidator:
     """Checks each group for the learner of `newest.lineage`, and counts the bad ones of each worker.
 
-    `newest`: the newest weights handed out so far; the learner advances it. `patience`: the number of bad groups in a
-    row, from one worker or from all together, that is an error.
+    `newest`: the newest weights handed out so far; the learner advances it. `patience`: the number of bad groups of one
+    worker in a row that is too many.
     """
 
     def __init__(self, limits: GroupLimits, newest: Version, patience: int = PATIENCE) -> None:
         self.newest = newest
         self._limits = limits
         self._patience = patience
-        self._streaks: dict[str, int] = {}
-        self._all = 0
-        self._last = ("", "")
+        self._streaks: dict[str, list[str]] = {}
+        """The tasks of each worker's bad groups since its last good one."""
+        self._last: dict[str, str] = {}
+        """The reason of each worker's last bad group."""
+        self.unworthy: list[UnworthyWorker] = []
+        """The workers found since anybody's last good group, in this order."""
 
     def check(self, group: Group) -> None:
         """Raises `BadGroup` for a group that may not be trained.
@@ -143,25 +155,24 @@ class GroupValidator:
     def good(self, worker: str) -> None:
         """Notes a good group, which ends the worker's streak of bad ones."""
         self._streaks.pop(worker, None)
-        self._all = 0
+        self.unworthy.clear()
 
-    def bad(self, worker: str, reason: str) -> None:
-        """Notes a bad group."""
-        self._streaks[worker] = self._streaks.get(worker, 0) + 1
-        self._all += 1
-        self._last = worker, reason
+    def bad(self, worker: str, task: str, reason: str) -> None:
+        """Notes a bad group of `task`."""
+        self._streaks.setdefault(worker, []).append(task)
+        self._last[worker] = reason
 
-    def complain(self) -> None:
-        """Raises `EchoQueueError` with the worker's name once `patience` bad groups came in a row."""
-        worst = max(self._streaks, key=self._streaks.__getitem__, default="")
-        streak = self._streaks.get(worst, 0)
-        if streak < self._patience:
-            worst, streak = self._last[0], self._all
-        if streak < self._patience:
-            return
-        what = f"{streak} groups in a row could not be trained; the last, of worker {self._last[0]}: {self._last[1]}"
-        fix = "stop or fix that worker, then `echo-queue revive` the buried tasks"
-        raise EchoQueueError(Problem(f"worker {worst}", what, fix))
+    def find_unworthy(self) -> list[UnworthyWorker]:
+        """Returns the workers whose last `patience` groups were bad, or more, and begins to count them anew."""
+        found = [self._judged(*streak) for streak in self._streaks.items() if len(streak[1]) >= self._patience]
+        for one in found:
+            del self._streaks[one.name]
+        self.unworthy += found
+        return found
+
+    def _judged(self, worker: str, tasks: list[str]) -> UnworthyWorker:
+        what = f"{len(tasks)} groups in a row could not be trained; the last: {self._last[worker]}"
+        return UnworthyWorker(worker, what, tasks)
 
 
 def _check_sample(where: str, sample: Sample, limits: GroupLimits) -> None:

@@ -297,4 +297,20 @@ def test_a_worker_with_another_models_tokens_is_named_after_one_batch(harness: L
         train(config, threading.Event())
     assert "worker stranger" in str(error.value)
     audit = harness.queue(config).audit()
-    assert audit.ok and audit.dead >= 4 and audit.trained == 0
+    assert (audit.ok, audit.dead, audit.trained) == (True, 0, 0), "it was the worker, not the prompts"
+
+
+def test_one_worker_that_sends_nothing_good_stops_no_run_and_kills_no_prompt(harness: LearnerHarness) -> None:
+    """It is faster than the honest one, so that its groups come first and in long rows."""
+    config = harness.config()
+    harness.submit(config, PROMPTS)
+    queue = harness.queue(config)
+    harness.work(config, generation_s=0.02)
+    wait_until(lambda: queue.status().workers, "the honest worker")
+    harness.work(config, name="stranger", vocabulary=10 * VOCABULARY)
+    train(config, threading.Event())
+    finished(harness, config)
+    status = queue.status()
+    assert status.dead == 0
+    told = {worker.name: worker.suspended for worker in status.workers}
+    assert "groups in a row could not be trained" in told["stranger"] and not told["w1"]

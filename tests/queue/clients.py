@@ -150,8 +150,11 @@ class Clients(WorkerQueue, PeerDirectory, SubmitterQueue, Monitor, Admin):  # ty
     def publish(self, lineage: int, published: Published) -> bool:
         return self._of(lineage).publish(published)
 
-    def bury_bad_group(self, lineage: int, task_id: bytes, entry: bytes, error: CodecError) -> bool:
-        return self._of(lineage).bury_bad_group(task_id, entry, error)
+    def suspend(self, lineage: int, worker: str, reason: str, task_ids: Sequence[str] = ()) -> int:
+        return self._of(lineage).suspend(worker, reason, task_ids)
+
+    def reject_group(self, lineage: int, task_id: bytes, entry: bytes, error: CodecError) -> str | None:
+        return self._of(lineage).reject_group(task_id, entry, error)
 
     def return_unfit(self, lineage: int, task_id: bytes, entry: bytes) -> bool:
         return self._of(lineage).return_unfit(task_id, entry)

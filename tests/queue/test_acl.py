@@ -26,7 +26,7 @@ from echo_queue.queue import (
 )
 from echo_queue.queue.acl import rules
 from echo_queue.queue.keys import Keys
-from echo_queue.records import PartialGroup, PromptShard, Published, Version
+from echo_queue.records import PartialGroup, PromptShard, Published, Task, Version
 from echo_queue.records.group_codec import CodecError
 from echo_queue.services.redis_server import RedisServer
 from tests.queue.clients import Clients
@@ -245,7 +245,9 @@ def test_a_worker_cannot_submit_forge_read_others_work_or_publish(queue: Clients
         worker.resume,
         lambda: worker.bury("a/0/0", "spite"),
         lambda: worker.finish(1),
-        lambda: worker.bury_bad_group(1, b"a/0/0", b"1-0", CodecError(Problem("a group", "bad", ""))),
+        lambda: worker.suspend(1, "w2", "bad groups"),
+        lambda: worker.reinstate(["w1"]),
+        lambda: worker.reject_group(1, b"a/0/0", b"1-0", CodecError(Problem("a group", "bad", ""))),
         worker.install,
         lambda: worker.configure(RULES),
         *[lambda key=key: worker.client.xadd(key, entry) for key in (keys.tasks, keys.retry, keys.dead)],
@@ -265,6 +267,41 @@ def test_a_worker_cannot_submit_forge_read_others_work_or_publish(queue: Clients
     assert queue.published() == Published(Version(0, 0), "weights/0.0", "digest")
 
 
+def test_a_worker_of_some_names_makes_no_move_under_another(queue: Clients, acting: As, run_name: str) -> None:
+    """What an invited worker holds is its own; so is what it says."""
+    harness = QueueHarness(queue, RULES)
+    words = _words(rules("worker", run_name, CELERY, workers="mine-*"))
+    queue.client.execute_command("ACL", "SETUSER", f"{run_name}-worker", "resetkeys", "clearselectors", *words)
+    worker = acting("worker")
+    (own,), (other,) = harness.lease(1, "mine-0"), harness.lease(1, "w1")
+    route = "0000.00000001/full"
+
+    def moves(name: str, task: Task) -> list[Callable[[], Any]]:
+        partial_group = PartialGroup(task.id, 0, (partial_of(0), partial_of(0)))
+        group = group_of(task, name, harness.version)
+        return [
+            lambda: worker.heartbeat(name, Heartbeat("engine", harness.version, "idle")),
+            lambda: worker.renew(name, {task.id: 0}),
+            lambda: worker.progress(name, [partial_group]),
+            lambda: worker.discard(name, [task.id]),
+            lambda: worker.join(Peer(name, "here", "127.0.0.1:1"), route),
+            lambda: worker.report(name, "w9", "bad"),
+            lambda: worker.withdraw(name),
+            lambda: worker.complete(name, [group]),
+            lambda: worker.release(name, [task.id]),
+            lambda: worker.fail(name, task.id, "spite"),
+            lambda: worker.lease(name, harness.version, 1),
+            lambda: worker.leave(name),
+        ]
+
+    before = queue.client.dump(queue.keys.replay), queue.client.dump(queue.keys.leases)
+    assert [_refused(one) for one in moves("w1", other)] == [True] * 12
+    assert (queue.client.dump(queue.keys.replay), queue.client.dump(queue.keys.leases)) == before
+    assert _refused(lambda: worker.client.xadd(queue.keys.sent("w1"), {"g": ""}))
+    assert [_refused(one) for one in moves("mine-0", own)] == [False] * 12
+    harness.check()
+
+
 def test_only_learner_and_workers_see_the_runs_secrets(queue: Clients, acting: As) -> None:
     QueueHarness(queue)
     queue.publish_keys(0, TRUST)
@@ -280,7 +317,7 @@ def _hostile(keys: Keys) -> list[list[str]]:
             for name in ("reclaim", "revive", "uncommit", "audit", "reject", "admit")
         ),
         *(f"FCALL eq1_{name} 1 {keys.tasks}" for name in ("lease", "complete", "heartbeat")),
-        *(f"FCALL eq1_{name} 0" for name in ("drain", "bury", "bury_bad_group")),
+        *(f"FCALL eq1_{name} 0" for name in ("drain", "bury", "reject_group")),
         f"FCALL_RO eq1_status 1 {keys.prefix}",
         "FUNCTION LIST",
         "FUNCTION DUMP",

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from echo_queue.connections.storage.object_store import ObjectStore
-from echo_queue.errors import EchoQueueError, ServiceError
+from echo_queue.errors import FencedError, ServiceError
 from echo_queue.queue import Heartbeat, Outcome
 from echo_queue.queue.payloads import folder, new_reference
 from echo_queue.records import Group, Sample, Span, Task, Version
@@ -36,8 +36,8 @@ def queue(redis_client: "redis.Redis", run_name: str, validator: GroupValidator)
 
 @pytest.fixture
 def harness(queue: Clients) -> QueueHarness:
-    """A learner of lineage 0 that has handed out version 0, and vets."""
-    return QueueHarness(queue, replace(RULES, s=5, group_max_bytes=CAP))
+    """A learner of lineage 0 that has handed out version 0, and vets. One bad group kills a task."""
+    return QueueHarness(queue, replace(RULES, s=5, group_max_bytes=CAP, max_attempts=1))
 
 
 def first(group: Group, **changes: object) -> Group:
@@ -108,12 +108,96 @@ def test_bytes_that_are_no_group_are_buried(harness: QueueHarness, queue: Client
 def test_a_worker_that_sends_nothing_else_is_named(
     harness: QueueHarness, queue: Clients, validator: GroupValidator
 ) -> None:
-    for task in harness.lease(3):
-        validator.complain()
+    tasks = harness.lease(3)
+    for task in tasks:
+        assert validator.find_unworthy() == []
         tell(queue, task.id, b"nothing")
         harness.drain(1)
-    with pytest.raises(EchoQueueError, match="worker liar: 3 groups in a row could not be trained"):
-        validator.complain()
+    (liar,) = validator.find_unworthy()
+    assert (liar.name, liar.tasks) == ("liar", [task.id for task in tasks])
+    assert "3 groups in a row could not be trained; the last: " in liar.reason
+
+
+def test_a_bad_group_costs_its_prompt_an_attempt_and_no_life(queue: Clients) -> None:
+    harness = QueueHarness(queue, replace(RULES, s=5, group_max_bytes=CAP, max_attempts=2), prompts=1)
+    (task,) = harness.lease(1)
+    tell(queue, task.id, b"nothing")
+    assert harness.drain(1).malformed == 1
+    assert queue.failing() == [task.id]
+    (again,) = harness.lease(1)
+    assert (again.id, again.attempt) == (task.id, 1)
+    harness.complete((again,))
+    assert [group.task for group in harness.drain(1).groups] == [task.id]
+    harness.check()
+
+
+def test_a_suspended_worker_leases_and_completes_nothing_and_its_prompts_live(
+    harness: QueueHarness, queue: Clients
+) -> None:
+    """Its bad groups had killed one, another one is on its last attempt, one is in its hands, one in another's."""
+    tasks = harness.lease(3, "liar")
+    for task in tasks[:2]:
+        tell(queue, task.id, b"nothing")
+        harness.drain(1)
+    assert queue.audit().dead == 2
+    assert queue.bury(tasks[2].id, "by hand")
+    (held,) = harness.lease(1, "liar")
+    (honest,) = harness.lease(1, "w1")
+    ids = [task.id for task in (*tasks, honest)]
+    for tried in range(2):
+        assert queue.suspend(0, "liar", "they were bad", ids) == (0 if tried else 2)
+    queue.reclaim()
+    audit, status = queue.audit(), queue.status()
+    assert (audit.ok, audit.dead, status.counts["released"]) == (True, 1, 1), "what a person buried stays dead"
+    assert {one.name: one.suspended for one in status.workers}["liar"] == "they were bad"
+    assert [
+        words[b"what"].decode() for _, words in queue.client.xrange(queue.keys.events) if words[b"kind"] == b"suspended"
+    ] == ["liar: they were bad"]
+    lease = queue.lease("liar", harness.version, 9)
+    assert (lease.tasks, lease.suspended) == ((), "they were bad")
+    assert queue.client.zscore(queue.keys.idle, "liar") is None, "it is offered nothing"
+    assert queue.complete("liar", [group_of(held, "liar", harness.version)]) == [Outcome.suspended]
+    assert not queue.fail("liar", held.id, "spite")
+    assert {task.attempt for task in queue.lease("w2", harness.version, 9).tasks} == {0}
+    assert harness.complete((honest,)) == [Outcome.accepted]
+    assert queue.reinstate(["liar", "w1"]) == 1
+    assert queue.reinstate(["liar"]) == 0
+    assert not queue.lease("liar", harness.version, 1).suspended
+    harness.check()
+
+
+def test_what_a_worker_had_sent_before_it_was_suspended_costs_no_attempt_and_is_no_reproach(
+    harness: QueueHarness, queue: Clients, validator: GroupValidator
+) -> None:
+    first_, second = harness.lease(2, "liar")
+    good = group_of(second, "liar", harness.version)
+    tell(queue, first_.id, b"nothing")
+    assert queue.complete("liar", [good]) == [Outcome.accepted]
+    queue.suspend(0, "liar", "they were bad")
+    assert queue.complete("liar", [good]) == [Outcome.accepted], "it was, and the answer was lost"
+    drained = harness.drain(2)
+    assert ([group.task for group in drained.groups], drained.malformed) == ([second.id], 1)
+    assert harness.lease(1)[0].attempt == queue.audit().dead == 0
+    assert not validator._streaks
+
+
+def test_the_next_learner_judges_all_workers_anew(harness: QueueHarness, queue: Clients) -> None:
+    queue.suspend(0, "w1", "they were bad")
+    lineage = queue.resume().lineage
+    assert not queue.lease("w1", Version(lineage, 0), 1).suspended
+    with pytest.raises(FencedError):
+        queue.suspend(0, "w1", "of an older learner")
+
+
+def test_no_worker_is_blamed_for_what_another_wrote_under_its_name(
+    harness: QueueHarness, queue: Clients, validator: GroupValidator
+) -> None:
+    """A worker's user may write entries of replay by hand, but not what an honest worker notes under its own name."""
+    for task in harness.lease(9):
+        harness.complete((task,), "honest")
+        forge(queue, task, {b"group": b"nothing"})
+    assert harness.drain(9).malformed == 9
+    assert validator.find_unworthy() == [] and {dead.worker for dead in queue.dead()} == {""}
 
 
 def test_a_learner_that_resumes_vets_what_it_had_drained(harness: QueueHarness, queue: Clients) -> None:
@@ -141,6 +225,13 @@ def test_a_learner_that_resumes_vets_what_it_had_drained(harness: QueueHarness, 
         ({"tokens": "many"}, b""),
         ({"reward": "0" * 201}, b""),
         ({"reward": "high"}, b""),
+        *(
+            ({"reward": word}, b"")
+            for word in ("nan", "-nan", "inf", "-inf", "1e999", "-1e999", "0x10", " 1", "1e", ".5")
+        ),
+        *(({"oldest": word}, b"") for word in ("0x0", "inf", "0.0", "1e0", " 0")),
+        ({"tokens": "inf"}, b""),
+        ({"samples": "nan"}, b""),
         ({"kind": "other"}, b""),
         ({"kind": "ref"}, b"weights/0001/00000001/manifest.json"),
         ({"kind": "ref"}, b"replay/" + b"0" * 40 + b"/" + b"0" * 64 + b"-" + b"0" * 16),
@@ -280,7 +371,7 @@ def test_what_a_changed_configuration_excludes_is_generated_again_and_nobody_is_
     assert after.pending(lineage) == ()
     harness.complete(tasks[6:])
     assert after.drain(lineage, 9).groups == ()
-    validator.complain()
+    assert validator.find_unworthy() == []
     audit, status = queue.audit(), queue.status()
     assert (audit.ok, audit.dead, status.retry, status.counts["unfit"]) == (True, 0, 7, 7)
     fresh = queue.lease("w1", Version(lineage, 0), 1).tasks

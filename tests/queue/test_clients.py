@@ -45,13 +45,14 @@ CONFIRM = {"confirm"}
 READ_ONLY = {"audit", "status"}
 FILES = {
     "partials": (WorkerQueue, Operator),
+    "completion": (WorkerQueue,),
     "worker": (WorkerQueue,),
     "peers": (PeerDirectory,),
     "backlog": (SubmitterQueue,),
     "submission": (SubmitterQueue,),
     "learner": (LearnerQueue,),
     "lease_expiry": (Operator,),
-    "operator": (Operator,),
+    "operator": (Operator, LearnerQueue),
     "fleet": (FleetQueue,),
     "monitor": (Monitor,),
 }

@@ -12,6 +12,9 @@ from echo_queue.records.group_codec import FORMAT, encode
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import RULES, QueueHarness, group_of
 
+ONCE = replace(RULES, max_attempts=1)
+"""The rules of a run in which one bad group kills a task."""
+
 
 def test_a_task_completed_twice_is_trained_once(queue: Clients) -> None:
     harness = QueueHarness(queue, prompts=1)
@@ -70,7 +73,7 @@ def test_the_oldest_versions_are_drained_first(queue: Clients) -> None:
 
 
 def test_a_group_whose_bytes_are_broken_is_buried_not_trained(queue: Clients) -> None:
-    harness = QueueHarness(queue, prompts=2)
+    harness = QueueHarness(queue, ONCE, prompts=2)
     good, bad = harness.lease(2)
     broken = bytes([FORMAT]) + b"nonsense"
     queue.client.fcall("eq1_complete", 1, queue.keys.prefix, "liar", bad.id, 0, 0, 0, 0, 2, 6, "0.5", "group", broken)
@@ -81,7 +84,7 @@ def test_a_group_whose_bytes_are_broken_is_buried_not_trained(queue: Clients) ->
 
 
 def test_a_group_that_is_not_what_its_entry_says_is_buried(queue: Clients) -> None:
-    harness = QueueHarness(queue, prompts=1)
+    harness = QueueHarness(queue, ONCE, prompts=1)
     (task,) = harness.lease(1)
     _complete_as(queue, task, group_of(task, "liar", Version(0, 3)))
     assert harness.drain(1).malformed == 1

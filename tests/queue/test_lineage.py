@@ -36,7 +36,8 @@ def test_a_learner_that_was_taken_over_is_fenced_in_every_move(queue: Clients) -
         lambda: queue.uncommit(0, "checkpoint", "parent", ["a/0/0"]),
         lambda: queue.restore(0, "checkpoint", ["a/0/0"]),
         lambda: queue.publish(0, Published(Version(0, 1), "m", "d")),
-        lambda: queue.bury_bad_group(0, b"a/0/0", b"1-0", CodecError(Problem("a group", "bad", ""))),
+        lambda: queue.reject_group(0, b"a/0/0", b"1-0", CodecError(Problem("a group", "bad", ""))),
+        lambda: queue.suspend(0, "w1", "bad groups"),
         lambda: queue.finish(0),
     ):
         with pytest.raises(FencedError, match="lineage 0 was taken over by 1"):
@@ -47,14 +48,14 @@ def test_a_learner_that_was_taken_over_is_fenced_in_every_move(queue: Clients) -
 
 def test_a_bad_group_is_buried_at_its_place_only(queue: Clients) -> None:
     """A task that was made again meanwhile has another place; what the old one held is no reproach to it."""
-    harness = QueueHarness(queue, RULES)
+    harness = QueueHarness(queue, replace(RULES, max_attempts=1))
     (task,) = harness.lease(1)
     harness.complete((task,))
     place = queue.client.hget(queue.keys.open, task.id).split()[1]  # type: ignore[union-attr]
     bad = CodecError(Problem("a group", "bad", ""))
-    assert not queue.bury_bad_group(0, task.id.encode(), b"1-1", bad)
-    assert queue.bury_bad_group(0, task.id.encode(), place, bad)
-    assert not queue.bury_bad_group(0, task.id.encode(), place, bad)
+    assert queue.reject_group(0, task.id.encode(), b"1-1", bad) is None
+    assert queue.reject_group(0, task.id.encode(), place, bad) == "w1"
+    assert queue.reject_group(0, task.id.encode(), place, bad) is None
     assert (queue.audit().dead, queue.dead()[0].worker) == (1, "w1")
     harness.check()
 

@@ -101,7 +101,7 @@ def test_a_checkpoint_that_holds_a_group_frees_its_object(spilling: Clients, obj
 
 
 def test_a_group_whose_object_is_torn_is_buried_with_the_reason(spilling: Clients, object_store: ObjectStore) -> None:
-    harness = QueueHarness(spilling, replace(RULES, s=5))
+    harness = QueueHarness(spilling, replace(RULES, s=5, max_attempts=1))
     (task,) = harness.lease(1)
     harness.complete((task,))
     (key,) = stored(object_store)

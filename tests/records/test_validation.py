@@ -8,7 +8,6 @@ import pytest
 
 from echo_queue.config import Config
 from echo_queue.config.checks import largest_group_bytes
-from echo_queue.errors import EchoQueueError
 from echo_queue.records import Group, Observed, Sample, Span, Version
 from echo_queue.records.group_codec import CodecError, decode, encode
 from echo_queue.records.validation import Cause, GroupLimits, GroupValidator, check, check_versions
@@ -117,29 +116,24 @@ def test_turns_that_no_worker_can_have_taken_are_refused(
 def test_a_worker_that_sends_nothing_good_is_named_among_others_that_do() -> None:
     validator = GroupValidator(LIMITS, NEWEST, patience=3)
     for number in range(3):
-        validator.complain()
-        validator.bad("rotten", f"reason {number}")
+        assert validator.find_unworthy() == []
+        validator.bad("rotten", f"a/0/{number}", f"reason {number}")
         validator.good("fine")
-    with pytest.raises(EchoQueueError, match=r"worker rotten: 3 groups in a row .* reason 2"):
-        validator.complain()
+    (found,) = validator.find_unworthy()
+    assert (found.name, found.tasks) == ("rotten", ["a/0/0", "a/0/1", "a/0/2"])
+    assert found.reason == "3 groups in a row could not be trained; the last: reason 2"
+    assert (validator.find_unworthy(), validator.unworthy) == ([], [found])
+    validator.good("fine")
+    assert validator.unworthy == []
 
 
-def test_a_worker_that_now_and_then_sends_a_bad_group_ends_nothing() -> None:
+def test_a_worker_that_now_and_then_sends_a_bad_group_is_not_unworthy() -> None:
     validator = GroupValidator(LIMITS, NEWEST, patience=3)
     for _ in range(20):
-        validator.bad("careless", "why")
-        validator.bad("careless", "why")
+        validator.bad("careless", "a/0/0", "why")
+        validator.bad("careless", "a/0/1", "why")
         validator.good("careless")
-        validator.complain()
-
-
-def test_bad_groups_under_ever_new_names_are_an_error_too() -> None:
-    validator = GroupValidator(LIMITS, NEWEST, patience=3)
-    for number in range(3):
-        validator.complain()
-        validator.bad(f"name-{number}", "why")
-    with pytest.raises(EchoQueueError, match=r"3 groups in a row .* of worker name-2"):
-        validator.complain()
+        assert validator.find_unworthy() == []
 
 
 @pytest.mark.parametrize(("samples", "length"), [(2, 1), (64, 1), (400, 3), (16, 2_000)])

@@ -42,7 +42,14 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 SILENT_MS = 5_000
 """A worker without a heartbeat for this long is marked."""
-STATE_COLOURS = {"generating": "green", "scoring": "cyan", "fetching": "yellow", "quarantined": "red", "waiting": "dim"}
+STATE_COLOURS = {
+    "generating": "green",
+    "scoring": "cyan",
+    "fetching": "yellow",
+    "quarantined": "red",
+    "suspended": "red",
+    "waiting": "dim",
+}
 PHASE_COLOURS = {"failed": "red", **dict.fromkeys(("stopping", "stopped", "ended", "no answer"), "yellow")}
 """The colours of phases in which a run does not go on, by their words before a colon."""
 DIGITS = 20
@@ -409,7 +416,8 @@ def _worker(worker: WorkerStatus, status: Status) -> list[str | Text]:
     heard = f"{worker.silent_ms / 1000:.1f} s ago" if worker.silent_ms >= 0 else UNKNOWN
     if heartbeat is None:
         return [worker.name, Text("gone", style="red"), UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, heard]
-    state = Text(heartbeat.state, style=STATE_COLOURS.get(heartbeat.state, ""))
+    shown = "suspended" if worker.suspended else heartbeat.state
+    state = Text(shown, style=STATE_COLOURS.get(shown, ""))
     style = "yellow" if worker.silent_ms > SILENT_MS else "dim"
     rates = [short(heartbeat.tokens_per_s), f"{heartbeat.groups_per_s:.1f}", f"{heartbeat.groups:,}"]
     return [worker.name, state, _version(heartbeat.version, status), *rates, Text(heard, style=style)]

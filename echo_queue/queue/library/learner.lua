@@ -461,7 +461,7 @@ local function resume(keys, args)
     redis.call('HSET', K.state, 'lineage', run.lineage, 'v', version, 'uncommitted', 0, 'turn', '0 resume',
       'resume_token', args[4])
     redis.call('HDEL', K.state, 'finished', 'reopened')
-    redis.call('DEL', K.drained, K.coming)
+    redis.call('DEL', K.drained, K.coming, K.suspended)
     if set_back or (run.published and run.published > version) then
       redis.call('DEL', K.published)
       run.published = nil
@@ -472,30 +472,41 @@ local function resume(keys, args)
   return { run.lineage, run.state.committed or '' }
 end
 
--- args: lineage id entry reason cause. The learner buries a bad group at that entry of replay, with the reason. Of one whose
--- object is missing nobody knows that it was bad: that costs an attempt, and it is buried with the last. Returns as `bury`; a
--- group that is no longer there has been generated again, or is buried already.
-local function bury_bad_group(keys, args)
-  local run = open_run(keys)
+-- Returns who completed the group at that entry of replay: the worker that it names, if that has noted it under its own name,
+-- else ''.
+local function sender_of(run, entry, group)
+  return redis.call('XRANGE', run.K['sent:' .. group.worker], entry, entry)[1] and group.worker or ''
+end
+
+-- args: lineage id entry reason cause. The learner rejects a bad group at that entry of replay, or one whose object is missing:
+-- that costs the task an attempt, since another worker may do better, and with the last one it is buried with the reason. A
+-- group of a worker that is suspended costs none. Returns {1, its sender, its object-store key if it had one}, the sender ''
+-- where nobody is to blame for it: its object is missing, who sent it is not known, or it is suspended already. A group that
+-- is no longer there has been generated again, or is buried already.
+local function reject_group(keys, args)
+  local run, id, reason = open_run(keys), args[2], args[4]:sub(-REASON_MAX_BYTES)
   fence(run, args[1])
-  local stream, entry, _, group = place_of(run, args[2])
+  local stream, entry, _, group = place_of(run, id)
   if not group or entry ~= args[3] then return { 0 } end
-  local attempt
-  if args[5] == 'missing' then
-    count(run, 'missing')
-    attempt = (tonumber((read(run, stream, entry) or {}).attempt) or 0) + 1
-    if attempt < run.max_attempts then
-      tell_returned(run, 1)
-      return { 1, send_back(run, args[2], stream, entry, { attempt = attempt }) }
-    end
+  local missing, sender = args[5] == 'missing', sender_of(run, entry, group)
+  count(run, missing and 'missing' or 'bad_' .. args[5])
+  local suspended = sender ~= '' and is_suspended(run, sender)
+  local failed = (tonumber((read(run, stream, entry) or {}).attempt) or 0)
+  local attempt, blamed, ref = suspended and failed or failed + 1, sender, nil
+  if missing or suspended then blamed = '' end
+  if suspended or attempt < run.max_attempts then
+    local by = sender ~= '' and sender or 'an unknown worker'
+    if not missing then redis.call('HSET', run.K.failures, id, 'attempt ' .. failed .. ' by ' .. by .. ': ' .. reason) end
+    tell_returned(run, 1)
+    ref = send_back(run, id, stream, entry, { attempt = attempt })
   else
-    count(run, 'bad_' .. args[5])
+    ref = bury_task(run, id, stream, entry, attempt, reason, sender)
   end
-  return { 1, bury_task(run, args[2], stream, entry, attempt, args[4]:sub(-REASON_MAX_BYTES), group.worker) }
+  return { 1, blamed, ref }
 end
 
 -- args: lineage id entry. Sends back the group at that entry of replay, which was made under limits that the run no longer
--- has. Returns as `bury_bad_group`.
+-- has. Returns as `reject_group`.
 local function return_unfit(keys, args)
   local run = open_run(keys)
   fence(run, args[1])
@@ -548,7 +559,7 @@ register('publish', publish, 'allow-oom')
 register('publish_keys', publish_keys, 'allow-oom')
 register('record', record, 'allow-oom')
 register('resume', resume, 'allow-oom')
-register('bury_bad_group', bury_bad_group, 'allow-oom')
+register('reject_group', reject_group, 'allow-oom')
 register('return_unfit', return_unfit, 'allow-oom')
 register('set_digests', set_digests, 'allow-oom')
 register('finish', finish, 'allow-oom')

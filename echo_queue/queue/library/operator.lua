@@ -1,5 +1,5 @@
 -- The moves of an operator, and of the roles that begin a run: the run rules, tasks that are buried or revived, and workers
--- that are evicted.
+-- that are evicted or, by the learner, suspended.
 
 -- args: id reason. Returns {1 if it was buried, its object-store key if it had one}. A group in the learner's hands is not
 -- buried, because it may be in an update already. A worker that has the task in hand cannot complete it any more.
@@ -15,6 +15,14 @@ local function bury(keys, args)
   return { 1, ref }
 end
 
+-- Gives a task that is dead, or of which attempts have failed so far, all attempts again. Returns 1, 0 for any other task.
+local function revive_one(run, id, stream, entry)
+  if stream ~= 'dead' and not (is_task(stream) and redis.call('HEXISTS', run.K.failures, id) == 1) then return 0 end
+  redis.call('HDEL', run.K.failures, id)
+  send_back(run, id, stream, entry, { attempt = 0, late = 0, kept = 0 })
+  return 1
+end
+
 -- args: id… ; tasks that are dead, or of which attempts have failed so far, get all attempts again. A worker that has such a
 -- task in hand may still complete it. Returns how many there were.
 local function revive(keys, args)
@@ -22,11 +30,7 @@ local function revive(keys, args)
   local revived = 0
   for _, id in ipairs(args) do
     local stream, entry = place_of(run, id)
-    if stream == 'dead' or is_task(stream) and redis.call('HEXISTS', run.K.failures, id) == 1 then
-      redis.call('HDEL', run.K.failures, id)
-      send_back(run, id, stream, entry, { attempt = 0, late = 0, kept = 0 })
-      revived = revived + 1
-    end
+    revived = revived + revive_one(run, id, stream, entry)
   end
   count(run, 'revived', revived)
   if revived > 0 then
@@ -84,6 +88,39 @@ local function evict(keys, args)
   return held
 end
 
+-- args: lineage worker reason id… ; the learner suspends a worker: it leases nothing more, and what it completes is refused,
+-- until the next lineage or `reinstate`. What it holds is handed back, for the next sweep. These tasks, of which it sent bad
+-- groups, get all attempts again, but those that an operator buried or that are leased. Returns how many of them did.
+local function suspend(keys, args)
+  local run, worker = open_run(keys), check_worker(args[2])
+  fence(run, args[1])
+  if redis.call('HSETNX', run.K.suspended, worker, string.format('%d %s', run.now, args[3]:sub(1, REASON_SHORT_BYTES))) == 1 then
+    tell(run, 'suspended', worker .. ': ' .. args[3]:sub(1, REASON_SHORT_BYTES))
+  end
+  for _, stream in ipairs({ 'tasks', 'retry' }) do hand_back(run, worker, stream) end
+  redis.call('ZREM', run.K.idle, worker)
+  offer(run, redis.call('DEL', run.K['offer:' .. worker]))
+  local revived = 0
+  for place = 4, #args do
+    local stream, entry, rest = place_of(run, args[place])
+    if rest ~= BY_HAND and not redis.call('ZSCORE', run.K.leases, args[place]) then revived = revived + revive_one(run, args[place], stream, entry) end
+  end
+  count(run, 'revived', revived)
+  return revived
+end
+
+-- args: worker… ; these workers are suspended no more. Returns how many were.
+local function reinstate(keys, args)
+  local run, lifted = open_run(keys), 0
+  for _, worker in ipairs(args) do
+    if redis.call('HDEL', run.K.suspended, worker) == 1 then
+      tell(run, 'reinstated', worker)
+      lifted = lifted + 1
+    end
+  end
+  return lifted
+end
+
 local function make_group(key, name)
   local made_it = redis.pcall('XGROUP', 'CREATE', key, name, '0', 'MKSTREAM')
   if made_it.err and not made_it.err:match('BUSYGROUP') then error(made_it) end
@@ -106,3 +143,5 @@ register('configure', configure)
 register('bury', bury, 'allow-oom')
 register('revive', revive)
 register('evict', evict, 'allow-oom')
+register('suspend', suspend, 'allow-oom')
+register('reinstate', reinstate, 'allow-oom')

@@ -91,7 +91,7 @@ end
 -- tokens, drops what is stored. Returns what `store` says of each task.
 local function progress(keys, args)
   local run = { K = keys_under(keys[1]) }
-  local worker, answers = check_worker(args[1]), {}
+  local worker, answers = own_name(run, args[1]), {}
   local cap = tonumber(redis.call('HGET', run.K.rules, 'group_max_bytes'))
   refuse_unless((#args - 1) % WORDS == 0, 'these are not ' .. WORDS .. ' words a task')
   for place = 2, #args, WORDS do
@@ -103,7 +103,7 @@ end
 -- args: worker id… ; drops the bad partials of these tasks, as far as the worker holds them. Returns how many there were.
 local function discard(keys, args)
   local run = open_run(keys)
-  local worker, bad = check_worker(args[1]), 0
+  local worker, bad = own_name(run, args[1]), 0
   for place = 2, #args do
     local stream, entry = place_of(run, args[place])
     if is_task(stream) and held_by(run, stream, entry, worker) then bad = bad + drop_partial(run, args[place]) end

@@ -188,13 +188,13 @@ end
 -- by one that it feeds, directly or through others: a leaf may have been a relay before, and no workers may wait in a circle.
 local function join(keys, args)
   local run = open_run(keys)
-  local K, worker = run.K, check_worker(args[1])
+  local K, worker = run.K, own_name(run, args[1])
   local region = check_word(args[2], '^[%w_.-]+$', 'that is no region')
   local route = check_word(args[3], '^[%w_./-]+$', 'that is no route')
   local address = check_word(args[5], '^[%w_.:%[%]-]*$', 'that is no address')
   local rate = whole(args[6], 'the rate')
   local own = check_word(args[7], '^%l*$', 'that is no reason to be a leaf')
-  refuse_unless(#args[8] <= WORD_MAX_BYTES and tonumber(args[8]), 'the price is no number')
+  finite(args[8], 'the price')
   redis.call('HSET', K['peer:' .. worker], 'region', region, 'address', address, 'rate', rate, 'leaf', own,
     'usd_per_gb', args[8])
   redis.call('PEXPIRE', K['peer:' .. worker], CHAIN_KEPT_MS)
@@ -220,7 +220,7 @@ end
 -- args: worker peer reason (bad | unreachable | dry). Returns how many workers reported the same lately.
 local function report(keys, args)
   local run = open_run(keys)
-  local worker, peer = check_worker(args[1]), check_worker(args[2])
+  local worker, peer = own_name(run, args[1]), check_worker(args[2])
   local known = false
   for _, reason in ipairs(REASONS) do known = known or reason == args[3] end
   refuse_unless(known, 'that is no reason to report a peer')
@@ -238,7 +238,7 @@ end
 -- args: worker. Removes a worker that is leaving as an upstream of others.
 local function withdraw(keys, args)
   local run = open_run(keys)
-  local worker = check_worker(args[1])
+  local worker = own_name(run, args[1])
   local region = redis.call('HGET', run.K['peer:' .. worker], 'region')
   if region then
     redis.call('ZREM', run.K['rates:' .. region], worker)

@@ -70,6 +70,9 @@ KEYS
                          trained yet, because Redis was set back or lost
   settled        hash    "<name>/<epoch>" -> how many of these bits are 1, while there are any
   token:<worker> string  the worker's last lease, so that a lost reply can be repeated
+  sent:<worker>  stream  the entries of replay that the worker completed, under the same ids, the newest ones; expires
+  suspended      hash    worker -> "<ms> <reason>": the learner has found too many bad groups of it in a row; it leases nothing
+                         and completes nothing, until the next lineage or `reinstate`
   drained        string  "<turn> <task id>…": the learner's last drain, so that a lost reply can be repeated
   worker:<name>  hash    heartbeat: engine version state tokens_per_s groups_per_s groups pause_ms store_bytes peer_bytes release
                          pool machine generation ("<first bucket>:<groups>,…": times from lease to acceptance), and
@@ -104,7 +107,7 @@ MOVES (one method each of a role's client in `echo_queue.queue`)
   lease, renew, release, fail  within tasks and retry                             worker.lua
   progress, discard            store, drop the partial rollout of a leased task   partials.lua
   unwanted                     objects of partial rollouts that may be removed    partials.lua
-  complete                     tasks | retry | dead, not by hand -> replay        worker.lua
+  complete                     tasks | retry | dead, not by hand -> replay        completion.lua
   drain                        within replay; too late: replay -> retry           learner.lua
   advance                      too late in flight: -> retry                       learner.lua
   skip                         nothing: groups that teach nothing leave the window learner.lua
@@ -115,8 +118,9 @@ MOVES (one method each of a role's client in `echo_queue.queue`)
   announce                     a part of the version under way is stored          learner.lua
   record                       what an update reports about itself                learner.lua
   publish, pending             the pointer; groups drained before a restart       learner.lua
-  bury_bad_group               replay -> dead; its object missing: -> retry       learner.lua
+  reject_group                 a bad group, or one without object: -> retry | dead learner.lua
   return_unfit                 replay -> retry                                    learner.lua
+  suspend, reinstate           a worker leases nothing; its bad groups: -> retry  operator.lua
   set_digests                  whose prompts the ids of a checkpoint are          learner.lua
   finish                       nothing is left to train                           learner.lua
   probe_room                   nothing: a full server refuses it                  learner.lua
@@ -330,7 +334,7 @@ end
 -- The counters of a worker's own calls, kept apart because its user may not write to `stats`.
 local TALLIES = { 'leased', 'completed', 'spilled', 'duplicate', 'late_completion', 'dead_completion', 'unknown', 'peer_bad',
   'peer_unreachable', 'peer_dry', 'tokens_continued', 'tokens_discarded', 'bad_partial', 'left_finished', 'left_preempted',
-  'left_rest', 'left_dismissed', 'left_stopped', 'left_error' }
+  'left_rest', 'left_dismissed', 'left_stopped', 'left_error', 'suspended_completion' }
 
 -- A worker's user may have raised a counter to its limit: it then stays there.
 local function tally(run, name, by)

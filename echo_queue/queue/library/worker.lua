@@ -1,5 +1,5 @@
--- The moves of a worker: it leases, renews, hands back and completes tasks. It needs no right to add a task. Other roles read
--- its arguments later, so each argument must have the form that our own code gives it.
+-- The moves of a worker: it leases, renews and hands back tasks; `completion.lua` has how it completes them. It needs no right
+-- to add a task. Other roles read its arguments later, so each argument must have the form that our own code gives it.
 
 local WORD_MAX_BYTES = 200
 
@@ -10,6 +10,25 @@ end
 local function check_worker(name)
   refuse_unless(#name <= WORD_MAX_BYTES and name:match('^[%w_.:-]+$'), 'that is no name of a worker')
   return name
+end
+
+-- Returns the name of the worker that calls, having read a key under it before anything is moved: where a user may go by some
+-- names only, Redis refuses all others here.
+local function own_name(run, name)
+  redis.call('GET', run.K['token:' .. check_worker(name)])
+  return name
+end
+
+-- Whether the learner has suspended this worker.
+local function is_suspended(run, worker)
+  return redis.call('HEXISTS', run.K.suspended, worker) == 1
+end
+
+-- Returns a number written in decimal digits: `tonumber` takes hexadecimal ones, nan and inf as well.
+local function finite(text, what)
+  local number = #text <= 40 and text:match('^%-?%d[%d.eE+-]*$') and tonumber(text)
+  refuse_unless(number and math.abs(number) < 1e15, what .. ' is no finite number')
+  return number
 end
 
 local function whole(text, what)
@@ -143,14 +162,14 @@ end
 -- args: worker lineage version size token
 local function lease(keys, args)
   local run = open_run(keys)
-  local worker, token = check_worker(args[1]), args[5]
+  local worker, token = own_name(run, args[1]), args[5]
   local lineage, version, size = whole(args[2], 'the lineage'), whole(args[3], 'the version'), whole(args[4], 'the count')
   refuse_unless(#token <= WORD_MAX_BYTES, 'the token is too long')
   local published = redis.call('HMGET', run.K.published, 'lineage', 'number', 'manifest', 'digest')
   run.published = tonumber(published[2])
   local left_behind = abandoned(run, lineage, version)
-  local tasks, more = {}, false
-  if run.published and not is_finished(run) then
+  local tasks, more, suspended = {}, false, redis.call('HGET', run.K.suspended, worker)
+  if run.published and not suspended and not is_finished(run) then
     tasks = repeat_lease(run, worker, token)
     if not tasks then tasks, more = fresh_lease(run, worker, size, token) end
   end
@@ -175,16 +194,20 @@ local function lease(keys, args)
   call_for_all('ZADD', run.K.leases, ends)
   call_for_all('ZADD', run.K.in_flight, versions)
   call_for_all('ZADD', run.K.awaited, awaited)
-  if #tasks > 0 then redis.call('ZREM', run.K.idle, worker) elseif size > 0 then note_idle(run, worker) end
+  if #tasks > 0 then
+    redis.call('ZREM', run.K.idle, worker)
+  elseif size > 0 and not suspended then
+    note_idle(run, worker)
+  end
   if more and #tasks > 0 then offer_on(run, #tasks) end
   tally(run, 'leased', #tasks)
-  return { published, left_behind and 1 or 0, is_finished(run) and 1 or 0, run.lineage, run.v, tasks }
+  return { published, left_behind and 1 or 0, is_finished(run) and 1 or 0, run.lineage, run.v, suspended or '', tasks }
 end
 
 -- args: worker, then id version… ; returns the ids that the worker no longer holds, or has handed back.
 local function renew(keys, args)
   local run = open_run(keys)
-  local worker = check_worker(args[1])
+  local worker = own_name(run, args[1])
   local lost = {}
   for place = 2, #args, 2 do
     local id, version = args[place], whole(args[place + 1] or '', 'the version')
@@ -202,10 +225,10 @@ end
 -- args: worker id… ; returns how many it held.
 local function release(keys, args)
   local run = open_run(keys)
-  local released = 0
+  local worker, released = own_name(run, args[1]), 0
   for place = 2, #args do
     local stream, entry = place_of(run, args[place])
-    if is_task(stream) and held_by(run, stream, entry, args[1]) then
+    if is_task(stream) and held_by(run, stream, entry, worker) then
       expire(run, args[place], HANDED_BACK)
       released = released + 1
     end
@@ -213,12 +236,12 @@ local function release(keys, args)
   return released
 end
 
--- args: worker id reason. Gives up one attempt. Returns 0 if the worker does not hold the task.
+-- args: worker id reason. Gives up one attempt. Returns 0 if the worker does not hold the task, or is suspended.
 local function fail(keys, args)
   local run = open_run(keys)
-  local worker, id, reason = check_worker(args[1]), args[2], args[3]
+  local worker, id, reason = own_name(run, args[1]), args[2], args[3]
   local stream, entry = place_of(run, id)
-  if not is_task(stream) or not held_by(run, stream, entry, worker) then return 0 end
+  if not is_task(stream) or not held_by(run, stream, entry, worker) or is_suspended(run, worker) then return 0 end
   local task = read(run, stream, entry)
   if not task then return 0 end
   local attempt = task.attempt
@@ -226,114 +249,6 @@ local function fail(keys, args)
   redis.call('HSET', run.K.failures, id, 'attempt ' .. attempt .. ' by ' .. worker .. ': ' .. reason:sub(-REASON_MAX_BYTES))
   expire(run, id, GIVEN_UP)
   return 1
-end
-
--- A payload lies in the entry, within the size cap, or in the object store, in the folder of its own task.
-local function check_payload(run, id, kind, payload)
-  refuse_unless(kind == 'group' or kind == 'ref', 'the payload is neither group nor ref')
-  if kind == 'group' then
-    local cap = run.group_max_bytes
-    refuse_unless(#payload <= cap, 'a group of ' .. #payload .. ' bytes; queue.group_max_bytes is ' .. cap)
-  else
-    local folder = folder_of(id)
-    local hash, lot = payload:sub(#folder + 1):match('^([0-9a-f]+)%-([0-9a-f]+)$')
-    local fine = payload:sub(1, #folder) == folder and hash and #hash == 64 and #lot == 16
-    refuse_unless(fine, 'the ref is no payload of its task')
-  end
-end
-
--- Adds a group to its bucket. The mean follows recent groups, because the sums are halved now and then.
-local function note_bucket(run, name, bucket, tokens)
-  local key = run.K['buckets:' .. name]
-  local groups, sum = read_bucket(redis.call('HGET', key, bucket))
-  if groups >= BUCKET_GROUPS_MAX then groups, sum = math.floor(groups / 2), math.floor(sum / 2) end
-  redis.call('HSET', key, bucket, string.format('%d %d', groups + 1, sum + tokens))
-end
-
--- Records the length of a prompt's group: its next group is likely to be as long, and so are those of similar prompts.
-local function note_length(run, task, tokens)
-  local key, index = run.K['lengths:' .. task.set], tonumber(task.index)
-  if index >= STRING_MAX_BYTES then return end
-  local before = redis.call('BITFIELD', key, 'SET', 'u8', '#' .. task.index, length_byte(tokens))[1]
-  if before > 0 and before <= BUCKETS then note_bucket(run, task.set, before, tokens) end
-end
-
--- Returns a group as its worker reports it, by the ten words from args[at] on.
-local function reported_group(run, args, at)
-  local id, attempt, oldest, newest, lineage, samples, tokens, reward, kind, payload = unpack(args, at, at + 9)
-  local group = { id = id, attempt = attempt, samples = samples, tokens = tokens, reward = reward, kind = kind, payload = payload }
-  group.oldest, group.newest, group.lineage = whole(oldest, 'oldest'), whole(newest, 'newest'), whole(lineage, 'the lineage')
-  refuse_unless(group.oldest <= group.newest, 'oldest is newer than newest')
-  whole(attempt, 'the attempt')
-  whole(samples, 'samples')
-  whole(tokens, 'tokens')
-  refuse_unless(#reward <= WORD_MAX_BYTES and tonumber(reward), 'the reward is no number')
-  check_payload(run, id, kind, payload)
-  return group
-end
-
-local function complete_one(run, worker, group)
-  local id, oldest, newest, lineage = group.id, group.oldest, group.newest, group.lineage
-  local stream, entry, rest, first = place_of(run, id)
-  if not stream then return 'unknown' end
-  if first then
-    return first.worker == worker and first.attempt == group.attempt and 'repeated' or 'duplicate'
-  end
-  if stream == 'dead' and rest == BY_HAND then return 'dead' end
-  if run.v - oldest > run.s or abandoned(run, lineage, newest) then
-    if is_task(stream) and held_by(run, stream, entry, worker) then
-      note_version(run, id, oldest)
-      expire(run, id, HANDED_BACK)
-    end
-    return 'late'
-  end
-  local task = read(run, stream, entry)
-  if not task or task.id ~= id then -- somebody deleted its entry, or wrote another place for it
-    tally(run, 'unknown')
-    return 'unknown'
-  end
-  task.lineage = lineage
-  local place = enter(run, 'replay', task, 'worker', worker, 'oldest', oldest, 'newest', newest,
-    'samples', group.samples, 'tokens', group.tokens, 'reward', group.reward, group.kind, group.payload)
-  redis.call('HSET', run.K.open, id, 'replay ' .. place .. ' versions ' .. oldest .. '..' .. newest .. ' lineage ' .. lineage
-    .. ' by ' .. worker .. ' attempt ' .. group.attempt .. (group.kind == 'ref' and ' in store' or ''))
-  redis.call('ZADD', run.K.ready, oldest, place .. ' ' .. id)
-  clear(run, stream, entry, id, task.late == '0')
-  drop_partial(run, id)
-  note_length(run, task, math.min(tonumber(group.tokens), run.group_max_tokens))
-  curriculum.note(run, task, tonumber(group.samples), tonumber(group.reward))
-  return 'accepted'
-end
-
--- Tells the learner, if it waits, once enough groups are ready. `added`: those of this call.
-local function tell_arrived(run, added)
-  if added == 0 or not run.enough then return end
-  local ready = redis.call('ZCARD', run.K.ready)
-  if ready >= run.enough and ready - added < run.enough then tell_learner(run, 'ready', ready) end
-end
-
--- What the tallies call the outcome of a completion; `repeated` is accepted already, and counted.
-local OUTCOMES = { accepted = 'completed', spilled = 'spilled', duplicate = 'duplicate', late = 'late_completion',
-  dead = 'dead_completion', unknown = 'unknown' }
-
--- args: worker id attempt oldest newest lineage samples tokens reward group|ref payload, and the same of each further group.
--- Returns the outcomes in the same order. All groups are checked before the first one is moved.
-local function complete(keys, args)
-  local run, worker = open_run(keys), check_worker(args[1])
-  refuse_unless(#args % 10 == 1, 'a group is told of in ten words')
-  local groups, outcomes, counts = {}, {}, { accepted = 0, spilled = 0 }
-  for at = 2, #args, 10 do groups[#groups + 1] = reported_group(run, args, at) end
-  for place, group in ipairs(groups) do
-    local outcome = complete_one(run, worker, group)
-    counts[outcome] = (counts[outcome] or 0) + 1
-    if outcome == 'accepted' and group.kind == 'ref' then counts.spilled = counts.spilled + 1 end
-    outcomes[place] = outcome == 'repeated' and 'accepted' or outcome
-  end
-  for outcome, times in pairs(counts) do
-    if OUTCOMES[outcome] then tally(run, OUTCOMES[outcome], times) end
-  end
-  tell_arrived(run, counts.accepted)
-  return outcomes
 end
 
 -- Returns the time since publication, from the first heartbeat that names a version; nil for any other heartbeat.
@@ -347,6 +262,7 @@ local function heartbeat(keys, args)
   local run = open_run(keys)
   local key = run.K['worker:' .. check_worker(args[1])]
   refuse_unless(#args <= 48, 'a heartbeat of ' .. #args .. ' words')
+  whole(args[2], 'the time until it expires')
   for place = 3, #args do refuse_unless(#args[place] <= WORD_MAX_BYTES, 'a word of the heartbeat is too long') end
   local arrived_ms = since_publication(run, pairs_of({ unpack(args, 3) }))
   redis.call('HSET', key, unpack(args, 3))
@@ -375,6 +291,5 @@ register('lease', lease)
 register('renew', renew, 'allow-oom')
 register('release', release, 'allow-oom')
 register('fail', fail, 'allow-oom')
-register('complete', complete)
 register('heartbeat', heartbeat, 'allow-oom')
 register('leave', leave, 'allow-oom')

@@ -54,6 +54,7 @@ UNREACHED = {
     ("learner", "turn"): "a second process that goes on with a lineage that another began",
     ("operator", "turn"): "a second process that goes on with a lineage that another began",
     ("operator", "delete replay"): "a commit of groups that still lie in replay: a rewind goes back",
+    ("learner", "suspend"): "a worker of which many groups in a row are bad; the next learner judges it anew",
     ("learner", "probe_room"): "a learner that waits for groups while trained ones are not committed: by chance",
     ("worker", "discard"): "a partial rollout that is gone, as its task was completed meanwhile: by chance",
     ("worker", "remove folder"): "two workers that fetch the base model into one folder at the same moment",
@@ -132,7 +133,7 @@ def test_every_failpoint_is_a_point_of_some_role() -> None:
 
 
 OPERATORS = (
-    *("dead", "failing", "revive", "bury", "evict", "audit", "renew"),
+    *("dead", "failing", "revive", "bury", "evict", "reinstate", "audit", "renew"),
     *("write outcome", "rename outcome", "remove outcome", "set services aside", "digests"),
     *("group_in_replay", "partial_group", "is_drained", "failed_sets", "refused_sets", "updates"),
     *("write password", "rename password"),
@@ -140,6 +141,7 @@ OPERATORS = (
     *("send submission", "tell refusal"),
     *("write notice", "rename notice", "remove notice"),
     *("admit user", "offer grant", "save users", "remove users", "remove grant", "note revocation"),
+    "forget invitation",
     *("claim grant", "read grant", "write invitation", "rename invitation"),
 )
 """Steps of commands that people give, and give again, and of the watcher of notices, which writes at each poll."""

@@ -76,7 +76,7 @@ MUTATIONS = (
     Mutation(
         "dedupe removed",
         "a task that two workers complete is trained twice",
-        LUA + "worker.lua",
+        LUA + "completion.lua",
         "  if first then\n    return",
         "  if false then\n    return",
         ("tests/queue/test_completion.py::test_a_task_completed_twice_is_trained_once",),
@@ -100,7 +100,7 @@ MUTATIONS = (
     Mutation(
         "no check at completion",
         "what can never be trained any more fills replay, and its worker goes on serving old weights",
-        LUA + "worker.lua",
+        LUA + "completion.lua",
         "if run.v - oldest > run.s or abandoned(run, lineage, newest) then",
         "if false then",
         ("tests/queue/test_lateness.py::test_a_completion_that_is_already_too_late_frees_its_lease",),
@@ -122,6 +122,65 @@ MUTATIONS = (
         ("tests/queue/test_lineage.py::test_a_bad_group_is_buried_at_its_place_only",),
     ),
     Mutation(
+        "a bad group kills its prompt",
+        "one broken worker kills every prompt that it leases",
+        LUA + "learner.lua",
+        "if suspended or attempt < run.max_attempts then",
+        "if suspended then",
+        ("tests/queue/test_bad_groups.py::test_a_bad_group_costs_its_prompt_an_attempt_and_no_life",),
+    ),
+    Mutation(
+        "a worker blamed at the word of a stream",
+        "an invited worker has honest ones suspended, by entries of replay that it writes under their names",
+        LUA + "learner.lua",
+        "and group.worker or ''\n",
+        "and group.worker or group.worker\n",
+        ("tests/queue/test_bad_groups.py::test_no_worker_is_blamed_for_what_another_wrote_under_its_name",),
+    ),
+    Mutation(
+        "a completion under any name",
+        "an invited worker completes bad groups under the name of an honest one, which is then suspended",
+        LUA + "completion.lua",
+        "local worker = own_name(run, args[1])",
+        "local worker = check_worker(args[1])",
+        ("tests/queue/test_acl.py::test_a_worker_of_some_names_makes_no_move_under_another",),
+    ),
+    Mutation(
+        "a suspended worker leases on",
+        "a worker that sends nothing but bad groups keeps every other one from the prompts",
+        LUA + "worker.lua",
+        "if run.published and not suspended and not is_finished(run) then",
+        "if run.published and not is_finished(run) then",
+        ("tests/queue/test_bad_groups.py::test_a_suspended_worker_leases_and_completes_nothing_and_its_prompts_live",),
+    ),
+    Mutation(
+        "a suspended worker completes on",
+        "what it still has in hand costs prompts their attempts",
+        LUA + "completion.lua",
+        "if suspended then return 'suspended' end",
+        "",
+        ("tests/queue/test_bad_groups.py::test_a_suspended_worker_leases_and_completes_nothing_and_its_prompts_live",),
+    ),
+    Mutation(
+        "a reward of any word",
+        "a reward that is no number, or infinite, stands in replay and decides which prompt is admitted next",
+        LUA + "worker.lua",
+        "refuse_unless(number and math.abs(number) < 1e15, what .. ' is no finite number')",
+        "number = tonumber(text)\n  refuse_unless(number, what .. ' is no finite number')",
+        ("tests/queue/test_bad_groups.py::test_redis_keeps_nothing_that_our_workers_never_say",),
+    ),
+    Mutation(
+        "a learner that ends where one worker is bad",
+        "one member stops the run of all others",
+        "learner/batch_collector.py",
+        "if not self._validator.unworthy or any(_may_serve(worker) for worker in self._monitor.status().workers):",
+        "if not self._validator.unworthy:",
+        (
+            "tests/learner/test_training_loop.py::"
+            "test_one_worker_that_sends_nothing_good_stops_no_run_and_kills_no_prompt",
+        ),
+    ),
+    Mutation(
         "what a learner has in hand may be buried",
         "a prompt is dead and then trained",
         LUA + "operator.lua",
@@ -132,7 +191,7 @@ MUTATIONS = (
     Mutation(
         "a task that was buried by hand is completed",
         "what an operator gave up is trained all the same, though the answer was that it is dead",
-        LUA + "worker.lua",
+        LUA + "completion.lua",
         "if stream == 'dead' and rest == BY_HAND then return 'dead' end",
         "",
         ("tests/queue/test_sets.py::test_what_an_operator_buried_stays_dead_though_its_worker_completes_it",),
@@ -314,7 +373,7 @@ MUTATIONS = (
     Mutation(
         "a partial rollout that outlives its task",
         "Redis fills with partial rollouts of what was trained long ago",
-        LUA + "worker.lua",
+        LUA + "completion.lua",
         "  clear(run, stream, entry, id, task.late == '0')\n  drop_partial(run, id)\n",
         "  clear(run, stream, entry, id, task.late == '0')\n",
         ("tests/queue/test_progress.py::test_completion_burial_failure_and_training_end_a_partial",),
@@ -420,8 +479,8 @@ MUTATIONS = (
         "only the dead are revived",
         "after the cause is mended, prompts die of it whose last attempt had failed when their worker was killed",
         LUA + "operator.lua",
-        "if stream == 'dead' or is_task(stream) and redis.call('HEXISTS', run.K.failures, id) == 1 then",
-        "if stream == 'dead' then",
+        "if stream ~= 'dead' and not (is_task(stream) and redis.call('HEXISTS', run.K.failures, id) == 1) then",
+        "if stream ~= 'dead' then",
         ("tests/queue/test_leases.py::test_a_task_that_failed_before_has_all_its_attempts_again_once_it_is_revived",),
     ),
     Mutation(
@@ -573,7 +632,7 @@ MUTATIONS = (
     Mutation(
         "a seat kept for a group that has come",
         "after a group that was late has come, the learner waits for it once more, until the deadline",
-        LUA + "worker.lua",
+        LUA + "completion.lua",
         "clear(run, stream, entry, id, task.late == '0')",
         "clear(run, stream, entry, id, true)",
         ("tests/queue/test_lateness.py::test_what_was_late_once_is_waited_for_the_second_time",),
@@ -589,7 +648,7 @@ MUTATIONS = (
     Mutation(
         "a bucket that learns nothing",
         "in the first epoch prompts are begun in any order, and updates wait for the longest",
-        LUA + "worker.lua",
+        LUA + "completion.lua",
         "if before > 0 and before <= BUCKETS then note_bucket(run, task.set, before, tokens) end",
         "",
         ("tests/queue/test_long_tail.py::test_in_the_first_epoch_prompts_are_as_long_as_those_like_them",),
@@ -1125,7 +1184,7 @@ MUTATIONS = (
     Mutation(
         "a learner that is not told of its groups",
         "the batch is ready and the learner waits for its own next look",
-        LUA + "worker.lua",
+        LUA + "completion.lua",
         "if ready >= run.enough and ready - added < run.enough then",
         "if false then",
         ("tests/queue/test_waits.py::test_a_completion_of_many_groups_tells_once_that_they_are_enough",),
@@ -1144,7 +1203,7 @@ MUTATIONS = (
     Mutation(
         "each completion told",
         "the learner drains once for each group of its batch",
-        LUA + "worker.lua",
+        LUA + "completion.lua",
         "if ready >= run.enough and ready - added < run.enough then",
         "if true then",
         ("tests/queue/test_waits.py::test_a_learner_is_told_when_half_of_what_it_lacks_is_ready",),

@@ -90,7 +90,9 @@ def _learn(queue: Clients, spoiled: Clients, meet: Meet, completed: Sequence[str
     meet(lambda: spoiled.return_unfit(lineage, left.encode(), entry))
     assert queue.status().counts["unfit"] == 1
     entry = queue.client.hget(queue.keys.open, bad).split()[1]  # type: ignore[union-attr]
-    meet(lambda: spoiled.bury_bad_group(lineage, bad.encode(), entry, CodecError(Problem("a group", "bad", ""))))
+    meet(lambda: spoiled.reject_group(lineage, bad.encode(), entry, CodecError(Problem("a group", "bad", ""))))
+    meet(lambda: spoiled.suspend(lineage, "w9", "bad groups"))
+    assert meet(lambda: spoiled.reinstate(["w9"])) <= 1, "0 where the answer was lost"
     meet(lambda: spoiled.bury(left, "by hand"))
     meet(lambda: spoiled.revive([left]))
     _lead(queue, spoiled, meet)

@@ -482,6 +482,23 @@ class Machine(RuleBasedStateMachine):
             assert moved[0] == moved[1]
             hand.remove(task)
 
+    @precondition(lambda self: self._alive())
+    @move(worker=st.sampled_from(WORKERS), lost=st.booleans(), ghost=st.booleans())
+    def suspend(self, worker: str, lost: bool = False, ghost: bool = False) -> None:
+        """The learner does, for what all tasks suffered that are dead or have failed."""
+        me, failed = self._one(ghost), sorted({*self.run.dead, *self.run.failures})
+        moved = self._turn(me, lost, lambda: me.queue.suspend(me.lineage, worker, "why", failed),
+                           lambda: self.run.suspend(me.lineage, worker, failed), numbered=False)  # fmt: skip
+        if moved is not None:
+            assert moved[0] == moved[1]
+
+    @precondition(lambda self: self.run.suspended)
+    @move(which=pick, lost=st.booleans())
+    def reinstate(self, which: int, lost: bool = False) -> None:
+        known = sorted(self.run.suspended)
+        worker = known[which % len(known)]
+        self._both(lost, lambda: self.queue.reinstate([worker]), lambda: self.run.reinstate(worker))
+
     @move(which=pick, lost=st.booleans())
     def bury(self, which: int, lost: bool = False) -> None:
         """An operator does; what a learner has in hand stays there."""

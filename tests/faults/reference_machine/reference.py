@@ -174,6 +174,8 @@ class Reference:
     replay: dict[str, Scored] = field(default_factory=dict)
     dead: dict[str, Task] = field(default_factory=dict)
     by_hand: set[str] = field(default_factory=set)
+    suspended: set[str] = field(default_factory=set)
+    """Workers that lease and complete nothing."""
     """The dead tasks that an operator buried."""
     failures: dict[str, int] = field(default_factory=dict)
     """The attempt that failed last."""
@@ -322,7 +324,7 @@ class Reference:
     ) -> list[tuple[str, int, tuple[int, int] | None]]:
         """Task ids, each with the oldest version that may generate it, and with the versions of the partial to go on
         with."""
-        if self.published is None:
+        if self.published is None or worker in self.suspended:
             return []
         known, ids = self.tokens.get(worker, ("", []))
         if known == token:
@@ -378,7 +380,7 @@ class Reference:
         return len(held)
 
     def fail(self, worker: str, task: str) -> bool:
-        if not self._holds(worker, task):
+        if not self._holds(worker, task) or worker in self.suspended:
             return False
         self.failures[task] = self.task(task).attempt
         self.partials.pop(task, None)
@@ -386,10 +388,13 @@ class Reference:
         return True
 
     def evict(self, worker: str) -> int:
+        self.orders.pop(worker, None)
+        return self._hand_back(worker)
+
+    def _hand_back(self, worker: str) -> int:
         held = [task for task in self.leases if self._holds(worker, task) and self.leases[task].over != GIVEN_UP]
         for task in held:
             self.leases[task] = replace(self.leases[task], over=HANDED_BACK)
-        self.orders.pop(worker, None)
         return len(held)
 
     def run_out(self, task: str) -> None:
@@ -408,6 +413,8 @@ class Reference:
             return "unknown"
         if task in self.by_hand:
             return "dead"
+        if worker in self.suspended:
+            return "suspended"
         if self.v - oldest > self.rules.s or self.abandoned(version):
             if self._holds(worker, task):
                 self.leases[task] = replace(self.leases[task], version=oldest, over=HANDED_BACK)
@@ -431,6 +438,7 @@ class Reference:
         self.lineage, self.v, self.uncommitted = max(self.lineage, floor) + 1, begin.number, 0
         self.forks[self.lineage] = begin
         self.turn, self.handed = (0, "resume"), (0, [])
+        self.suspended.clear()
         if self.published and (set_back or self.published.number > begin.number):
             self.published = None
         self._cancel(lambda lease: lease.version > begin.number, late=False)
@@ -533,6 +541,13 @@ class Reference:
         self._send_back(task)
         return True
 
+    def suspend(self, lineage: int, worker: str, ids: Sequence[str]) -> int:
+        """Returns how many of these tasks have all their attempts again."""
+        self._fence(lineage)
+        self.suspended.add(worker)
+        self._hand_back(worker)
+        return self.revive([task for task in ids if task not in self.by_hand and task not in self.leases])
+
     # Housekeeping and operators ---------------------------------------------------------------------------------------
 
     def reclaim(self) -> tuple[int, int, int, int, int, int, int]:
@@ -552,6 +567,11 @@ class Reference:
         self.by_hand.add(task)
         self.failures.pop(task, None)
         return True
+
+    def reinstate(self, worker: str) -> int:
+        suspended = worker in self.suspended
+        self.suspended.discard(worker)
+        return int(suspended)
 
     def revive(self, ids: Collection[str]) -> int:
         failed = [task for task in ids if task in self.failures and (task in self.tasks or task in self.retry)]

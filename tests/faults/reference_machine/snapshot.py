@@ -45,6 +45,7 @@ class Snapshot:
     records: list[Version]
     leader: tuple[str, int, str]
     orders: dict[str, str]
+    suspended: set[str]
 
     def unlike(self, other: "Snapshot") -> str:
         """Returns the differences, one line for each field."""
@@ -72,13 +73,14 @@ def look(queue: Clients) -> Snapshot:
     pipe.xrange(keys.updates)
     pipe.hmget(keys.fleet, "leader", "term", "plan")
     pipe.mget([keys.order(worker) for worker in WORKERS])
+    pipe.hkeys(keys.suspended)
     for name in names:
         pipe.hmget(keys.set(name), "epoch", "next")
         pipe.zrange(keys.candidates(name), 0, -1)
         pipe.get(keys.successes(name))
     tasks, retry, replay, dead, held, held_again, *rest = pipe.execute()
     state, published, places, failures, stats, partials, *scored = rest[:11]
-    redo, settled, bits, updates, (leader, term, plan), orders, *of_sets = rest[11:]
+    redo, settled, bits, updates, (leader, term, plan), orders, suspended, *of_sets = rest[11:]
     cursors, waiting, earned = of_sets[::3], of_sets[1::3], of_sets[2::3]
     versions, ends, awaited, ready, in_hand = ({word.decode(): int(score) for word, score in row} for row in scored)
     holders = _holders(tasks, held) | _holders(retry, held_again)
@@ -113,6 +115,7 @@ def look(queue: Clients) -> Snapshot:
         records=[Version(*map(int, entry.split(b"-"))) for entry, _ in updates],
         leader=((leader or b"").decode(), int(term or 0), (plan or b"").decode()),
         orders={worker: order.decode() for worker, order in zip(WORKERS, orders, strict=True) if order},
+        suspended={worker.decode() for worker in suspended},
     )  # fmt: skip
 
 
@@ -153,6 +156,7 @@ def expected(run: Reference) -> Snapshot:
         records=run.records,
         leader=run.leader,
         orders=run.orders,
+        suspended=run.suspended,
     )
 
 
