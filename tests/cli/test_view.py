@@ -219,7 +219,7 @@ def test_bad_groups_are_shown_by_cause() -> None:
     counts = {"bad_reward": 3, "bad_tokens": 1_200, "buried": 1_203, "missing": 1}
     spoiled = replace(PICTURE, status=replace(STATUS, counts=counts))
     for text in (drawn(spoiled), view.line(spoiled)):
-        assert "bad groups buried: tokens 1,200, reward 3" in text
+        assert "bad groups: tokens 1,200, reward 3" in text
         assert "1 group gone from the store and generated again" in text
     assert "bad groups" not in drawn(PICTURE) + view.line(PICTURE)
 

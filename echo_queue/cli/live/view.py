@@ -229,11 +229,11 @@ def _losses(picture: RunView) -> Iterator[str]:
 
 
 def _bad_groups(status: Status | None) -> list[str]:
-    """Returns the number of bad groups buried since the run began, by cause, and of those that the store has lost; each
+    """Returns the number of bad groups since the run began, by cause, and of those that the store has lost; each
     dead task names its sender."""
     counts = status.counts if status else {}
     causes = [f"{cause} {counts[name]:,}" for cause in CAUSES if (name := f"bad_{cause}") in counts]
-    buried = [f"bad groups buried: {', '.join(causes)}"] if causes else []
+    buried = [f"bad groups: {', '.join(causes)}"] if causes else []
     missing = counts.get("missing", 0)
     return buried + ([f"{counted(missing, 'group')} gone from the store and generated again"] if missing else [])
 

@@ -83,7 +83,8 @@ def accounting(evidence: Evidence) -> Iterator[Violation]:
         for made, outcome in zip(attempt.facts.groups, event.facts.outcomes, strict=True)
         if outcome == "accepted"
     }
-    trained, causes = len(set(evidence.trained)), sum(counts.get(cause, 0) for cause in SENT_BACK)
+    bad = sum(number for name, number in counts.items() if name.startswith("bad_"))
+    trained, causes = len(set(evidence.trained)), bad + sum(counts.get(cause, 0) for cause in SENT_BACK)
     wrong = (
         (final.backlog + final.tasks + final.replay > 0, f"not drained: {final}"),
         (not least <= final.submitted <= most, f"submitted is {final.submitted}, not within {least} … {most}"),
