@@ -212,7 +212,7 @@ class LearnerQueue(Arrivals):
         for one in records:
             self._later("record", self._lineage, "{}-{}".format(*one.version), one.release, one.task, one.line)
 
-    def reject_group(self, task_id: bytes, entry: bytes, error: CodecError) -> str | None:
+    def _reject_group(self, task_id: bytes, entry: bytes, error: CodecError) -> str | None:
         """Sends back the bad group at `entry` of replay, counted as `bad_<cause>`, or `missing` without its object.
 
         That costs its task an attempt, and the last one moves it to dead; a group of a suspended worker costs none.
@@ -289,14 +289,14 @@ class LearnerQueue(Arrivals):
                 what = f"entry {replies.text(entry)} of {replies.text(task)} vanished"
                 fix = "was the stream trimmed? see `echo-queue audit`"
                 gone = CodecError(Problem(self._caller.keys.replay, what, fix))
-                malformed += self.reject_group(task, entry, gone) is not None
+                malformed += self._reject_group(task, entry, gone) is not None
                 continue
             try:
                 groups.append(self._payloads.group(rows[0][1]))
             except UnfitGroup:
                 self.return_unfit(task, entry)
             except CodecError as error:
-                sender = self.reject_group(task, entry, error)
+                sender = self._reject_group(task, entry, error)
                 malformed += sender is not None
                 if sender:
                     self._payloads.blame(sender, task.decode("utf-8", "replace"), error)

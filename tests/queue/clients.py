@@ -154,7 +154,7 @@ class Clients(WorkerQueue, PeerDirectory, SubmitterQueue, Monitor, Admin):  # ty
         return self._of(lineage).suspend(worker, reason, task_ids)
 
     def reject_group(self, lineage: int, task_id: bytes, entry: bytes, error: CodecError) -> str | None:
-        return self._of(lineage).reject_group(task_id, entry, error)
+        return self._of(lineage)._reject_group(task_id, entry, error)
 
     def return_unfit(self, lineage: int, task_id: bytes, entry: bytes) -> bool:
         return self._of(lineage).return_unfit(task_id, entry)

@@ -956,8 +956,8 @@ MUTATIONS = (
         "a group that the store has lost is buried at once",
         "an object that is missing for a moment costs its prompt",
         LUA + "learner.lua",
-        "    if attempt < run.max_attempts then\n      tell_returned(run, 1)\n",
-        "    if false then\n      tell_returned(run, 1)\n",
+        "if suspended or attempt < run.max_attempts then\n",
+        "if suspended or not missing and attempt < run.max_attempts then\n",
         (
             "tests/queue/test_payloads.py::"
             "test_a_group_whose_object_is_gone_is_generated_again_as_often_as_there_are_attempts",
