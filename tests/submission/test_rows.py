@@ -1,5 +1,7 @@
 """A prompt row has one of the forms shown here."""
 
+import json
+
 import pytest
 
 from echo_queue.records import PromptRow
@@ -53,3 +55,66 @@ def test_a_bad_row_says_what_is_wrong(line: bytes, what: str) -> None:
         parse(line)
     assert what in bad.value.what
     assert bad.value.fix
+
+
+@pytest.mark.parametrize(
+    ("value", "what", "fix"),
+    [
+        ("1180591620717411303424", "more than 64 bits", 'as text: "1180591620717411303424"'),
+        ("-9223372036854775809", "more than 64 bits", "as text"),
+        ('{"deep": [18446744073709551616]}', "more than 64 bits", "as text"),
+        ("0.1234567890123456789012", "more digits than", "as text"),
+        ("1e-400", "too small", "as text"),
+        ("1e400", "infinity", ""),
+        ('{"a": 1, "a": 2}', "the key 'a' twice", "keep one"),
+        ('{"a": 1, "\\u0061" : 2}', "the key 'a' twice", "keep one"),
+        ("NaN", "NaN at column", "null"),
+        ("-Infinity", "Infinity at column", "null"),
+        ("None", "None at column", "null"),
+        ("True", "True at column", "true"),
+        ('"\\ud83d"', "lone surrogate", "the whole character"),
+        ("'x'", "single quotes", "json.dumps"),
+        ('"a\tb"', "control character", "write it as"),
+        ('"\\sqrt"', "a backslash", "twice"),
+        ("[" * 250 + "]" * 250, "within each other", "as text"),
+        ("1,", "comma before the end", "remove that comma"),
+    ],
+)
+def test_a_value_that_would_change_or_is_no_json_is_refused_with_its_fix(value: str, what: str, fix: str) -> None:
+    with pytest.raises(BadRow) as bad:
+        parse(f'{{"prompt": "x", "answer": {value}}}'.encode())
+    assert what in bad.value.what and fix in bad.value.fix
+
+
+@pytest.mark.parametrize(
+    ("line", "what", "fix"),
+    [
+        (b"[", "several lines", ".[]"),
+        (b"{\n", "several lines", "jq -c ."),
+        (b'{"prompt": "x"} {"prompt": "y"}', "several objects", "per line"),
+        (b'{"prompt": "x"}, {"prompt": "y"}', "several objects", "per line"),
+        (b'{"prompt": "x"},\n', "comma before the end", "remove"),
+        (b"\xff\xfe{\x00", "UTF-16", "UTF-8"),
+        (b"\x1f\x8b\x08\x00", "gzip", "unpack"),
+    ],
+)
+def test_a_file_of_another_form_is_recognised_by_its_line(line: bytes, what: str, fix: str) -> None:
+    with pytest.raises(BadRow) as bad:
+        parse(line)
+    assert what in bad.value.what and fix in bad.value.fix
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["9223372036854775808", "18446744073709551615", "-9223372036854775808", "0.1", "0.10000000000000001", "1e-300",
+     "0.1000000000000000055511151231257827", '"1180591620717411303424"', '{"a": {"a" : 1}, "b": "\\":"}', "-0.0"],
+)  # fmt: skip
+def test_a_value_that_stays_what_it_is_is_taken(value: str) -> None:
+    row = parse(f'{{"prompt": "x", "answer": {value}}}'.encode())
+    assert row.columns["answer"] == json.loads(value)
+    assert deserialise(serialise(row)) == row
+
+
+def test_keys_of_messages_that_are_null_are_left_out() -> None:
+    row = parse(b'{"prompt": [{"role": "user", "content": "x", "name": null, "tool_calls": null}]}')
+    assert row.prompt == [{"role": "user", "content": "x"}]

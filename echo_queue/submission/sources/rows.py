@@ -1,17 +1,18 @@
 """The rules for a prompt row, the same for every source.
 
 A row has a `prompt`: text, or chat messages of text (`[{"role": …, "content": …}]`). Every other column reaches the
-environment unchanged, so JSON must be able to hold it. `normalise` alone decides: the submitter's scan and the Celery
-worker both call it, so a row that passed one passes the other.
+environment unchanged, so a value that JSON cannot hold, or that a parser would change, is refused. `normalise` alone
+decides: the submitter's scan and the Celery worker both call it, so a row that passed one passes the other.
 """
 
-import codecs
+import math
 from collections.abc import Iterable, Iterator
 
 import orjson
 
 from echo_queue.errors import Problem, PromptError
 from echo_queue.records import Message, PromptRow
+from echo_queue.submission.sources.json_lines import BadLine, read_object, why_no_json
 
 REPORTED_ROWS = 5
 """The largest number of bad rows in one error; more would hide the first."""
@@ -20,6 +21,14 @@ MAX_ROW_BYTES = 16 * 1024 * 1024
 """A longer line is not a prompt but a file without newlines."""
 
 _SERIALISE = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+
+
+MOST_LEVELS = 200
+"""Lists and objects within each other in one column; the messages that carry rows hold some more."""
+
+OBJECT_FIX = 'write one object per row: {"prompt": "…"}'
+LIST_FIX = f"{OBJECT_FIX}; for a list of them: jq -c '.[]' FILE > prompts.jsonl"
+WRITE_TEXT = "write it as text"
 
 
 class BadRow(Exception):
@@ -34,19 +43,42 @@ class BadRow(Exception):
 def parse(line: bytes) -> PromptRow:
     """Reads one JSON line. Raises `BadRow`."""
     try:
-        values = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise _unreadable(line, error) from None
-    return normalise(values)
+        return normalise(read_object(line))
+    except BadLine as bad:
+        raise BadRow(*bad.args) from None
 
 
 def normalise(values: object) -> PromptRow:
     """Splits a row into its prompt and the other columns, and keeps `values` for them. Raises `BadRow`."""
     if not isinstance(values, dict):
-        raise BadRow(f"is {_kind(values)}, not an object", 'write one object per row: {"prompt": "…"}')
+        raise BadRow(f"is {_kind(values)}, not an object", LIST_FIX if isinstance(values, list) else OBJECT_FIX)
     if "prompt" not in values:
         raise BadRow(f"has no `prompt` (columns: {', '.join(map(str, values)) or 'none'})", "name that column `prompt`")
-    return PromptRow(_prompt(values.pop("prompt")), values)
+    prompt = _prompt(values.pop("prompt"))
+    for name, value in values.items():
+        if type(value) is not str:
+            _require_exact(f"`{name}`", value, MOST_LEVELS)
+    return PromptRow(prompt, values)
+
+
+def _require_exact(column: str, value: object, levels: int) -> None:
+    """Raises `BadRow` unless JSON holds `value` as it is, in at most `levels` levels."""
+    if value is None or isinstance(value, str | bool):
+        return
+    if isinstance(value, int):
+        if not -(1 << 63) <= value < 1 << 64:
+            raise BadRow(f"has an integer of more than 64 bits in {column}", WRITE_TEXT)
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise BadRow(f"has {value} in {column}, which JSON cannot hold", "write null, or text")
+    elif isinstance(value, list | tuple | dict):
+        if not levels:
+            raise BadRow(f"has more than {MOST_LEVELS} lists and objects within each other in {column}", WRITE_TEXT)
+        for part in value.values() if isinstance(value, dict) else value:
+            _require_exact(column, part, levels - 1)
+    elif not hasattr(value, "dtype"):  # numpy's numbers and arrays are stored as what they hold
+        what = f"has a value that JSON cannot hold in {column}: {_kind(value)}"
+        raise BadRow(what, "convert that column to text or numbers, or leave it out")
 
 
 def serialise(row: PromptRow) -> bytes:
@@ -62,7 +94,7 @@ def deserialise(line: bytes) -> PromptRow:
     try:
         values = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        raise _unreadable(line, error) from None
+        raise BadRow(*why_no_json(line, error).args) from None
     if not isinstance(values, dict) or set(values) != {"prompt", "columns"} or not isinstance(values["columns"], dict):
         raise BadRow("is not a row of a shard", "submit the set again under another name")
     return PromptRow(_prompt(values["prompt"]), values["columns"])
@@ -96,27 +128,11 @@ def _messages(messages: list[object]) -> Iterator[Message]:
                 raise BadRow(f"message {position}: `{key}` is {_kind(message.get(key))}, not text", "write it as text")
         if not message["role"].strip():
             raise BadRow(f"message {position}: `role` is empty", 'write "system", "user" or "assistant"')
-        if further := [key for key in message if key not in ("role", "content")]:
+        if further := [key for key, value in message.items() if key not in ("role", "content") and value is not None]:
             raise BadRow(f"message {position} has unknown keys: {', '.join(further)}", "keep `role` and `content` only")
         yield {"role": message["role"], "content": message["content"]}
     if not any(message["content"].strip() for message in messages if isinstance(message, dict)):
         raise BadRow("all its messages are empty", "remove the row, or write its messages")
-
-
-def _unreadable(line: bytes, error: orjson.JSONDecodeError) -> BadRow:
-    if not line.strip():
-        return BadRow("is empty", "remove the line")
-    if line.startswith(codecs.BOM_UTF8):
-        return BadRow("begins with a byte order mark", "save the file as UTF-8 without it")
-    try:
-        line.decode("utf-8")
-    except UnicodeDecodeError as wrong:
-        return BadRow(
-            f"is not UTF-8 (byte {line[wrong.start]:#04x} at column {wrong.start + 1})", "save the file as UTF-8"
-        )
-    # Not the decoder's own sentence: it counts lines within the row, which may end with a newline.
-    column = 1 + min(error.pos, len(line.decode("utf-8").rstrip()))
-    return BadRow(f"is not JSON: {error.msg} at column {column}", "write one JSON object per line")
 
 
 def _kind(value: object) -> str:
