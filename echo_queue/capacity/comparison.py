@@ -197,10 +197,19 @@ def _sensitivities(fleet: Fleet, chosen: Outcome) -> Iterator[Sensitivity]:
 def _cost_with(fleet: Fleet, one: Input, factor: float) -> float | None:
     most = 1 / one.value if one.key in SHARES else math.inf
     other = changed(fleet, one.key.split("."), min(factor, most))
-    mean = other.lengths.mean_tokens.value
-    if any(rate_at(pool.tokens_per_s, mean) is None for pool in other.pools.values()):
-        return None
+    other = other.model_copy(update={"pools": _with_rates(other)})
     return plan_setting(other, fleet.run.s, fleet.weights.form, peers=fleet.weights.peers).usd_per_update
+
+
+def _with_rates(fleet: Fleet) -> dict[str, Pool]:
+    """Returns the pools; one without a rate near the mean length has that of the nearest length which it names."""
+    mean, pools = fleet.lengths.mean_tokens.value, dict(fleet.pools)
+    for name, pool in fleet.pools.items():
+        rates = pool.tokens_per_s
+        if rate_at(rates, mean) is None:
+            nearest = min(rates, key=lambda length: abs(math.log(length / mean)))
+            pools[name] = pool.model_copy(update={"tokens_per_s": {max(1, round(mean)): rates[nearest]}})
+    return pools
 
 
 def changed(value: Any, path: list[str], factor: float) -> Any:

@@ -306,7 +306,12 @@ def estimate(
     devices: Annotated[
         int | None, typer.Option(help="Number of devices of the learner; default: learner.ranks.", show_default=False)
     ] = None,
-    mfu: Annotated[float, typer.Option(help="Share of the device's peak rate that training reaches.")] = 0.35,
+    mfu: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the device's rate that training reaches; default: 0.35, on a CPU 0.7.", show_default=False
+        ),
+    ] = None,
     link_gbit: Annotated[float, typer.Option(help="Rate of each machine's link, in Gbit/s.")] = 1.0,
     tokens_per_s: Annotated[
         float | None, typer.Option(help="Rate of one sample; default: rollout.tokens_per_s.", show_default=False)

@@ -2,12 +2,15 @@
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from echo_queue.capacity.estimate import Assumptions, RunEstimate, estimate, model_shape
+from echo_queue.capacity.estimate.devices import CPU, RESERVED, learner_is_on_cpu, measured_thread_flops
+from echo_queue.capacity.estimate.lag import Lag
 from echo_queue.capacity.estimate.learner_memory import LearnerMemory
 from echo_queue.capacity.estimate.training_time import forward_passes
 from echo_queue.capacity.estimate.worker_memory import WorkerMemory
@@ -34,10 +37,13 @@ LEARNER_PARTS = {
     "checkpoint": "the copy of masters and moments that is being saved",
 }
 """The parts of the learner's state, and what each of them is."""
+OFFLOADED_MOMENTS = "on the card, of two for each weight; the others are in host memory"
 
 
 def show(config: Config, file: Path | None, assumed: Assumptions, *, as_json: bool) -> None:
     """Prints the estimate of a run. `file`: the model's config.json, if the model is not on this machine."""
+    if assumed.device == CPU or (not assumed.device and learner_is_on_cpu(config)):
+        assumed = replace(assumed, thread_flops=measured_thread_flops())
     found = estimate(config, model_shape(config, file), assumed)
     if as_json:
         print_json(found)
@@ -71,7 +77,8 @@ def _model_rows(found: RunEstimate) -> Iterator[Row]:
 def _learner_rows(config: Config, memory: LearnerMemory) -> Iterator[Row]:
     for name, meaning in LEARNER_PARTS.items():
         if size := getattr(memory, name):
-            yield name.replace("_", " "), _bytes(size), meaning
+            away = name == "moments" and config.learner.offload and memory.moments < 2 * memory.masters
+            yield name.replace("_", " "), _bytes(size), OFFLOADED_MOMENTS if away else meaning
     yield "activations", _bytes(memory.activations), f"learner.micro_tokens = {config.learner.micro_tokens:,}"
     yield "… with checkpointing", _bytes(memory.checkpointed_activations), "of every layer"
     yield "logits", _bytes(memory.logits), "at most; computed in pieces"
@@ -111,7 +118,10 @@ def _time_rows(config: Config, found: RunEstimate) -> Iterator[Row]:
     yield "tokens of an update", _count(batch.sampled), f"{batch.groups} × {batch.samples} × {batch.sample_tokens:,}"
     if besides := forward_passes(config):
         yield "forward passes besides", f"{besides:.3g}", "of all tokens of an update, without a gradient"
-    rate = f"{found.mfu:.0%} of {found.devices * found.device.flops / 1e12:,.4g} TFLOP/s"
+    if again := found.recomputed_flops / found.flops_of_update:
+        yield "computed again", f"{again:.0%}", 'of the operations, with activation_checkpointing = "full"'
+    measured = ", measured here" if not found.device.memory else ""
+    rate = f"{found.mfu:.0%} of {found.devices * found.device.flops / 1e12:,.4g} TFLOP/s{measured}"
     yield "T_train", _seconds(found.t_train_s), rate
     steps = f"encode {_seconds(sent.encode_s)}, link {_seconds(sent.transfer_s)}, apply {_seconds(sent.apply_s)}"
     yield "T_bcast", _seconds(sent.total_s), steps
@@ -120,34 +130,64 @@ def _time_rows(config: Config, found: RunEstimate) -> Iterator[Row]:
 
 
 def sentences(config: Config, found: RunEstimate) -> Iterator[str]:
-    """Yields in words whether the learner fits, whether publications keep up, and whether S holds."""
-    learner, lag = found.learner, found.lag
+    """Yields in words whether the learner fits, whether publications keep up, whether S holds, and how many workers
+    would keep the learner busy."""
     if found.device.memory:
-        room = f"the {_bytes(found.device.memory)} of a {found.device.name}"
-        configured = config.learner.activation_checkpointing == "full"
-        peak = learner.checkpointed_peak if configured else learner.peak
-        if peak <= found.device.memory:
-            yield f"The learner fits: {_bytes(peak)} of {room}."
-        elif learner.checkpointed_peak <= found.device.memory:
-            yield f"The learner fits {room} only with activation checkpointing: {_bytes(learner.checkpointed_peak)}."
-        elif (offloaded := learner.offloaded.checkpointed_peak) <= found.device.memory:
-            how = "learner.offload and activation checkpointing"
-            yield f"The learner fits {room} only with {how}: {_bytes(offloaded)}."
-        else:
-            yield f"The learner does not fit: {_bytes(learner.checkpointed_peak)} at least, of {room}."
+        yield _fit(config, found)
+    lag = found.lag_of_these_workers
     kept = "keeps up" if lag.publications_keep_up else "does not keep up, so some updates will not be published"
     yield f"Publishing every κ = {lag.kappa} updates {kept}: T_bcast / T_train needs {lag.kappa_needed}."
-    verdict = "holds" if lag.holds else "does not hold"
-    least = f"It holds while an update takes {_seconds(lag.least_t_train_s)} or more."
-    never = f"It holds at no speed of the learner: S must be above κ = {max(lag.kappa, lag.kappa_needed)}."
-    within = least if lag.least_t_train_s < math.inf else never
-    waits = "; where it waits, it may reach S" if lag.holds and lag.worst < lag.s else ""
-    worst = f"while the learner never waits, the worst lag is {counted(lag.worst, 'update')}{waits}"
-    yield f"S = {lag.s} {verdict}: {worst}. {within}"
-    share = found.generation_s / found.t_train_s
-    if share > 1:
-        slow = f"The workers take {share:,.1f} times as long for a batch as the learner, which waits for them"
-        yield f"{slow}: the worst lag is then {counted(found.lag_of_these_workers.worst, 'update')}."
+    yield _bound(lag)
+    yield from _workers(config, found)
+
+
+def _fit(config: Config, found: RunEstimate) -> str:
+    """Says whether the learner fits its device with what `RESERVED` leaves free, and how it would."""
+    learner, usable = found.learner, found.device.usable
+    room = f"the {_bytes(usable)} that one {found.device.name} has for it (all but {RESERVED:.0%})"
+    configured = config.learner.activation_checkpointing == "full"
+    peak = learner.checkpointed_peak if configured else learner.peak
+    if peak <= usable:
+        return f"The learner fits: {_bytes(peak)} of {room}."
+    full, offload = 'learner.activation_checkpointing = "full"', "learner.offload = true"
+    if learner.checkpointed_peak <= usable:
+        return f"The learner needs {_bytes(peak)} of {room}. It fits with {full}: {_bytes(learner.checkpointed_peak)}."
+    if (offloaded := learner.offloaded.checkpointed_peak) <= usable and not config.learner.offload:
+        how = offload if configured else f"{offload} and {full}"
+        return f"The learner needs {_bytes(peak)} of {room}. It fits with {how}: {_bytes(offloaded)}."
+    least = _bytes(min(peak, offloaded))
+    return f"The learner does not fit: {least} at least, of {room}. Lower learner.micro_tokens, or take more devices."
+
+
+def _bound(lag: Lag) -> str:
+    """Says whether S holds with the configured workers, which is the one verdict on it."""
+    worst = f"the worst lag is {counted(lag.worst, 'update')}"
+    if lag.holds:
+        return f"S = {lag.s} holds: {worst}."
+    if lag.least_t_train_s == math.inf:
+        return f"S = {lag.s} does not hold: {worst}, and S must be above κ = {max(lag.kappa, lag.kappa_needed)}."
+    slower = f"an update every {_seconds(lag.least_t_train_s)} or more would keep it"
+    return f"S = {lag.s} does not hold: {worst}. What comes too late is generated again; {slower}."
+
+
+def _workers(config: Config, found: RunEstimate) -> Iterator[str]:
+    """Says how idle the learner is with the configured workers, and how many would suffice."""
+    enough = found.workers_needed
+    if found.generation_s <= found.t_train_s:
+        keep = "keeps" if config.rollout.workers == 1 else "keep"
+        fewer = f"; {enough} would suffice" if enough < config.rollout.workers else ""
+        yield f"{counted(config.rollout.workers, 'worker')} {keep} the learner busy{fewer}."
+        return
+    some = "takes" if config.rollout.workers == 1 else "take"
+    slow = f"{counted(config.rollout.workers, 'worker')} {some} {found.generation_s / found.t_train_s:,.1f} times"
+    yield (
+        f"The learner is idle {found.idle_share:.0%} of its time: {slow} as long for a batch as it does. "
+        f"{enough} such workers would suffice, if all of them are always busy."
+    )
+    if found.lag.worst > found.lag_of_these_workers.worst:
+        worst, s = found.lag.worst, found.lag.s
+        late = "" if worst <= s else f", and S = {s} would send some groups back: set S = {worst}"
+        yield f"With so many the worst lag would be {counted(worst, 'update')}{late}."
 
 
 def _table(sections: Iterable[tuple[str, Iterable[Row]]]) -> Table:

@@ -230,8 +230,11 @@ def fetch(config: Config, name: str, to: Path | None) -> Path:
         tensors[alias] = tensors[alias].clone()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
+    temporary.touch()
+    rights = temporary.stat().st_mode
     note = {"run": manifest.run, "version": str(manifest.version), "root": manifest.root}
     failpoints.step("write weights", lambda: save_file(tensors, temporary, note), temporary)
+    temporary.chmod(rights)  # safetensors writes files that only their owner may read
     failpoints.step("rename weights", lambda: temporary.replace(path), path)
     return path
 

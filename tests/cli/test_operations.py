@@ -102,6 +102,34 @@ def test_the_runbook_answers_what_one_asks_at_night(directory: Path, question: s
         assert fact in found
 
 
+def test_each_worker_has_a_line_of_its_own_and_the_oldest_task_is_what_one_asks_for(directory: Path) -> None:
+    """Redis names other fields of a consumer in 7.2 than in 7.0, and a stream's entry has an id before its pairs."""
+    workers = [line.split() for line in answer(directory, "Which workers live, and what do they do?").splitlines()]
+    held = [line for line in workers if line and line[0].startswith("name=")]
+    assert [line[0] for line in held] == ["name=w1", "name=worker-2"]
+    assert all([pair.partition("=")[0] for pair in line][:3] == ["name", "pending", "idle"] for line in held)
+    stuck = answer(directory, "What is stuck?").splitlines()
+    pairs = [line.split("\t") for line in stuck if line.startswith(("id\t", "attempt\t"))]
+    assert [key for key, _ in pairs] == ["id", "attempt"]
+    assert pairs[0][1].count("/") == 2 and pairs[1][1].isdecimal()
+
+
+def test_consumers_of_a_newer_redis_are_as_well_aligned(tmp_path: Path) -> None:
+    (block,) = (one for one in BLOCKS if "XINFO CONSUMERS" in one)
+    fields = ("name", "pending", "idle", "inactive")
+    said = "".join(f"{field}\n{worker}{place}\n" for worker in (1, 2) for place, field in enumerate(fields))
+    (tmp_path / "said").write_text(said, encoding="utf-8")
+    done = subprocess.run(
+        ["bash", "-c", f"rc() {{ cat {tmp_path}/said; }}\n{block}"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    expected = [" ".join(f"{field}={one}{place}" for place, field in enumerate(fields)) for one in (1, 2)]
+    assert done.stdout.splitlines() == expected
+
+
 def test_the_read_only_user_can_change_nothing(directory: Path) -> None:
     for command in (
         "DEL ${K}stats",

@@ -98,6 +98,9 @@ def test_a_fetched_file_holds_the_published_tensors(published_run: PublishedRun,
     assert str(file) in published_run.ask("fetch", "1.7", "--to", str(file))
     assert same(load_file(file), VERSIONS[7])
     assert list(file.parent.iterdir()) == [file]
+    other = file.with_name("other")
+    other.touch()
+    assert file.stat().st_mode == other.stat().st_mode, "whoever may read a new file may read it"
 
 
 def test_verify_finds_a_spoiled_object_and_names_it(published_run: PublishedRun) -> None:

@@ -1,6 +1,7 @@
 """Each configuration in configs/ can be started: it has no problem, and its model is one that is known."""
 
 import json
+import re
 import runpy
 from pathlib import Path
 
@@ -12,13 +13,15 @@ from echo_queue.capacity.estimate import Assumptions, estimate, model_shape
 from echo_queue.cli.config import examine
 from echo_queue.config import Config
 from echo_queue.config.loading import load
+from echo_queue.connections.endpoints import EMBEDDED
 from echo_queue.submission.sources.registry import open_source
 from tests.capacity.estimate import MODELS
 from workers.environments.math import Math
 from workers.environments.protocol import ScoringRequest
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-MODEL_FILES = {"Qwen/Qwen3-0.6B": MODELS / "qwen3-0.6b.json", "Qwen/Qwen3-8B": MODELS / "qwen3-8b.json"}
+MODEL_FILES = {f"Qwen/Qwen3-{size.upper()}": MODELS / f"qwen3-{size}.json" for size in ("0.6b", "4b", "8b")}
+ELSEWHERE = re.compile(r"other machines?|spot machines?|on the others,")
 GSM8K = [
     ("How many eggs are 6 dozen?", "A dozen is <<12=12>>12.\n6 dozen are <<6*12=72>>72.\n#### 72"),
     ("How many are 1,234 and none?", "#### 1,234"),
@@ -31,29 +34,71 @@ def path(request: pytest.FixtureRequest) -> Path:
 
 
 def test_it_has_no_problems(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what its users must bring is missing: prompts that a script writes, vLLM, and torch for GPUs."""
+    """Only what its users must bring is missing: prompts that a script writes, vLLM, torch for GPUs, and servers."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     config: Config = load(path, {})
     brought = {str(tmp_path / config.prompts.source), "rollout.engine" if config.rollout.engine == "vllm" else ""}
     brought |= {"learner.device"} if config.learner.device == "cuda" else set()
+    brought |= {"redis.url", "store.url"} if config.redis.url != EMBEDDED else set()
     assert {problem.where for problem in examine(path).problems} <= brought
 
 
+def header(path: Path) -> str:
+    """Returns the comment with which a configuration begins, which says how it is run."""
+    return path.read_text(encoding="utf-8").partition("\n\n")[0]
+
+
+def commands(path: Path) -> list[tuple[str, str]]:
+    """Returns the subcommands of `echo-queue` in the recipe, each with the file that it names, if it names one."""
+    return re.findall(r"echo-queue ([a-z-]+)(?: (configs/[\w.-]+\.toml))?", header(path))
+
+
+def device_of(path: Path) -> str:
+    found = re.search(r"--device (\w+)", header(path))
+    return found[1] if found else ""
+
+
 def test_it_can_be_estimated_and_its_bound_holds(path: Path) -> None:
+    """And the learner fits the device that the recipe names, with what a card needs besides."""
     config: Config = load(path, {})
-    found = estimate(config, model_shape(config, MODEL_FILES.get(config.model.base)), Assumptions())
+    file, assumed = MODEL_FILES.get(config.model.base), Assumptions(device=device_of(path))
+    found = estimate(config, model_shape(config, file), assumed)
     checkpointed = config.learner.activation_checkpointing == "full"
     peak = found.learner.checkpointed_peak if checkpointed else found.learner.peak
-    assert not found.device.memory or peak < found.device.memory
+    assert not found.device.memory or peak <= found.device.usable < found.device.memory
     assert found.lag_of_these_workers.holds
     assert found.lag.publications_keep_up
+
+
+def test_its_recipe_can_work(path: Path) -> None:
+    """Embedded services serve their own machine alone; others are prepared, and need a user for each role."""
+    config: Config = load(path, {})
+    named = {name for name, _ in commands(path)}
+    assert {file for _, file in commands(path) if file} == {f"configs/{path.name}"}
+    embedded = config.redis.url == config.store.url == EMBEDDED
+    assert embedded != bool(ELSEWHERE.search(header(path))), "embedded services, and machines that cannot reach them"
+    if embedded:
+        assert named & {"run", "services"} and "prepare" not in named
+    else:
+        assert {"redis-users", "prepare", "submit", "learner", "worker"} <= named
+        assert not named & {"run", "services"}
+        assert "{role}" in config.redis.username and EMBEDDED not in (config.redis.url, config.store.url)
+
+
+def test_four_spot_l4s_serve_a_learner_on_one_h100() -> None:
+    path = CONFIGS / "qwen3-4b-spot-l4.toml"
+    config = load(path, {})
+    found = estimate(config, model_shape(config, MODEL_FILES["Qwen/Qwen3-4B"]), Assumptions(device="h100"))
+    assert config.rollout.workers == 4
+    assert found.worker.engine < 0.9 * 22.5e9, "vLLM takes 0.92 of a card, and needs some of it for itself"
+    assert found.workers_needed > 4 and 0 < found.idle_share < 1
 
 
 def test_with_lora_8b_is_trained_on_one_card_of_48_gb() -> None:
     config = load(CONFIGS / "qwen3-8b-lora.toml", {})
     found = estimate(config, model_shape(config, MODEL_FILES["Qwen/Qwen3-8B"]), Assumptions(device="l40s"))
-    assert max(found.learner.checkpointed_peak, found.worker.engine) < found.device.memory
+    assert max(found.learner.checkpointed_peak, found.worker.engine) < found.device.usable
     assert found.lag_of_these_workers.holds
 
 

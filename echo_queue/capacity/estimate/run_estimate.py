@@ -3,7 +3,16 @@
 import math
 from dataclasses import dataclass
 
-from echo_queue.capacity.estimate.devices import CPU, DEFAULT_GPU, DEFAULT_MFU, Device, device, learner_is_on_cpu
+from echo_queue.capacity.estimate.devices import (
+    CPU,
+    CPU_MFU,
+    CPU_THREAD_FLOPS,
+    DEFAULT_GPU,
+    DEFAULT_MFU,
+    Device,
+    device,
+    learner_is_on_cpu,
+)
 from echo_queue.capacity.estimate.lag import Lag, lag
 from echo_queue.capacity.estimate.learner_memory import LearnerMemory, learner_memory
 from echo_queue.capacity.estimate.lora import lora_shape
@@ -15,8 +24,10 @@ from echo_queue.capacity.estimate.training_time import (
     flops_per_token,
     forward_passes,
     generation_s,
+    recomputed_flops,
     t_gen_s,
     t_train_s,
+    workers_needed,
 )
 from echo_queue.capacity.estimate.transfer import Broadcast, anchor_bytes, broadcast, checkpoint_bytes, delta_bytes
 from echo_queue.capacity.estimate.worker_memory import WorkerMemory, worker_memory
@@ -34,17 +45,20 @@ class Assumptions:
     `device`: "" takes a GPU unless the learner would train on the CPU here. `devices`: one for each rank of the
     learner; None: `learner.ranks`.
 
+    `mfu`: the share of the device's rate; None: `DEFAULT_MFU`, on a CPU `CPU_MFU`. `thread_flops`: a CPU thread's rate.
+
     `tokens_per_s`: the rate of one sample; None: `rollout.tokens_per_s`. `mean_tokens`: the length of the mean sample;
     None: `model.max_new_tokens`.
     """
 
     device: str = ""
     devices: int | None = None
-    mfu: float = DEFAULT_MFU
+    mfu: float | None = None
     link_gbit: float = 1.0
     tokens_per_s: float | None = None
     mean_tokens: int | None = None
     change: float = CHANGES[0]
+    thread_flops: float = CPU_THREAD_FLOPS
 
 
 @dataclass(frozen=True)
@@ -65,9 +79,15 @@ class RunEstimate:
     deltas: dict[float, int]
     flops_per_token: float
     flops_of_update: float
+    recomputed_flops: float
+    """What activation checkpointing computes again in an update, beside `flops_of_update`."""
     t_train_s: float
     t_gen_s: float
     generation_s: float
+    workers_needed: int
+    """The fewest workers like the configured ones that make a batch within T_train."""
+    idle_share: float
+    """The share of its time that the learner waits for the configured workers."""
     broadcast: Broadcast
     lag: Lag
     """The lag with a learner that never waits: one update each T_train."""
@@ -81,11 +101,14 @@ def estimate(config: Config, shape: ModelShape, assumed: Assumptions | None = No
     _check(assumed)
     devices = config.learner.ranks if assumed.devices is None else assumed.devices
     name = assumed.device or (CPU if learner_is_on_cpu(config) else DEFAULT_GPU)
-    machine, batch = device(name, config.learner_threads), batch_of(config, assumed.mean_tokens)
+    machine = device(name, config.learner_threads, assumed.thread_flops)
+    batch = batch_of(config, assumed.mean_tokens)
+    mfu = assumed.mfu or (CPU_MFU if name == CPU else DEFAULT_MFU)
     tokens_per_s = assumed.tokens_per_s or config.rollout.tokens_per_s
     lora = lora_shape(config.model.lora, shape)
     flops = flops_of_update(shape, batch, lora, forward_passes(config))
-    train_s = t_train_s(flops, machine, devices, assumed.mfu)
+    recomputed = recomputed_flops(config, shape, batch)
+    train_s = t_train_s(flops + recomputed, machine, devices, mfu)
     sent, gen_s = broadcast(config, shape, assumed.change, assumed.link_gbit), t_gen_s(config, tokens_per_s)
     made_s = generation_s(config, batch, tokens_per_s)
 
@@ -98,7 +121,7 @@ def estimate(config: Config, shape: ModelShape, assumed: Assumptions | None = No
         trained=lora.parameters if lora else shape.total,
         device=machine,
         devices=devices,
-        mfu=assumed.mfu,
+        mfu=mfu,
         batch=batch,
         learner=learner_memory(config, shape, devices, "cpu" if name == CPU else "cuda", assumed.change),
         worker=worker_memory(config, shape),
@@ -107,9 +130,12 @@ def estimate(config: Config, shape: ModelShape, assumed: Assumptions | None = No
         deltas={change: delta_bytes(config, shape, change) for change in sorted({*CHANGES, assumed.change})},
         flops_per_token=flops_per_token(shape, batch.prompt_tokens + batch.sample_tokens, lora),
         flops_of_update=flops,
+        recomputed_flops=recomputed,
         t_train_s=train_s,
         t_gen_s=gen_s,
         generation_s=made_s,
+        workers_needed=workers_needed(config, batch, tokens_per_s, train_s),
+        idle_share=max(0.0, 1 - train_s / made_s),
         broadcast=sent,
         lag=lag_of(train_s),
         lag_of_these_workers=lag_of(max(train_s, made_s)),
@@ -123,7 +149,7 @@ def _check(assumed: Assumptions) -> None:
     wrong = [
         Problem(name, f"{value} is no share", "set above 0, at most 1")
         for name, value in shares.items()
-        if not 0 < value <= 1
+        if value is not None and not 0 < value <= 1
     ]
     wrong += [
         Problem(name, f"{value} is not a positive number", "set a positive number")

@@ -5,12 +5,14 @@
   al., arXiv 2204.02311, appendix B). Causal attention has half of the pairs of a square.
 - With LoRA (`learner.model.lora.merged_linear`) no gradient of a weight is computed, which leaves 4 for each weight;
   each parameter of an adapter costs 4 more: its gradient is two products with the rank. Merging is left out.
-- Some settings need forward passes besides, of 2 for each weight and 4 in the attention (`forward_passes`). What
-  activation checkpointing computes again is not counted, as a share of the peak (MFU) never counts it.
+- Some settings need forward passes besides, of 2 for each weight and 4 in the attention (`forward_passes`). Activation
+  checkpointing of whole layers computes one more in all of them, the head left out (`recomputed_flops`). A share of the
+  peak that counts the model's own operations alone (MFU) has it in the time and not in the operations.
 - A layer with a window has no pairs beyond it.
 - A group's prompt is computed once for all of its samples (`learner.micro_batches`), the head at sampled tokens only.
 """
 
+import math
 from dataclasses import dataclass
 
 from echo_queue.capacity.estimate.devices import Device
@@ -67,12 +69,29 @@ def flops_of_update(shape: ModelShape, batch: Batch, lora: LoraShape | None = No
     """Returns the operations of one update, each prompt counted once, with `forward` passes besides the training's."""
     prompts = batch.groups * batch.prompt_tokens
     body, head = shape.matmul - shape.embedding, shape.embedding
-    of_sample = _pairs(shape, batch.prompt_tokens, batch.sample_tokens)
-    pairs = batch.groups * (_pairs(shape, 0, batch.prompt_tokens) + batch.samples * of_sample)
+    pairs = _pairs_of(shape, batch)
     products = body * (prompts + batch.sampled) + head * batch.sampled
     trained = (FROZEN_MATMUL if lora else MATMUL) * products + ATTENTION * shape.queries * pairs
     adapters = ADAPTER * lora.parameters * (prompts + batch.sampled) if lora else 0
     return trained + adapters + forward * (FORWARD_MATMUL * products + FORWARD_ATTENTION * shape.queries * pairs)
+
+
+def recomputed_flops(config: Config, shape: ModelShape, batch: Batch) -> float:
+    """Returns the operations of an update that `full` checkpointing computes again: a forward pass of all layers.
+
+    `selective` keeps the results of products and attention, and computes next to nothing again.
+    """
+    if config.learner.activation_checkpointing != "full":
+        return 0.0
+    body = shape.matmul - shape.embedding
+    tokens = batch.groups * batch.prompt_tokens + batch.sampled
+    return FORWARD_MATMUL * body * tokens + FORWARD_ATTENTION * shape.queries * _pairs_of(shape, batch)
+
+
+def _pairs_of(shape: ModelShape, batch: Batch) -> float:
+    """Returns the pairs of a query and a key of an update, each prompt counted once."""
+    of_sample = _pairs(shape, batch.prompt_tokens, batch.sample_tokens)
+    return batch.groups * (_pairs(shape, 0, batch.prompt_tokens) + batch.samples * of_sample)
 
 
 def _pairs(shape: ModelShape, before: int, tokens: int) -> float:
@@ -103,3 +122,9 @@ def generation_s(config: Config, batch: Batch, tokens_per_s: float) -> float:
     """Returns the seconds in which all of `rollout.workers`, each with `rollout.concurrent_groups`, make one batch."""
     at_once = config.rollout.workers * config.rollout.concurrent_groups * batch.samples
     return batch.sampled / (at_once * tokens_per_s)
+
+
+def workers_needed(config: Config, batch: Batch, tokens_per_s: float, train_s: float) -> int:
+    """Returns the fewest workers like the configured ones that make a batch within `train_s`, all being busy."""
+    alone_s = generation_s(config, batch, tokens_per_s) * config.rollout.workers
+    return max(1, math.ceil(alone_s / train_s))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from echo_queue.capacity.estimate import Assumptions, estimate, shape_of
-from echo_queue.capacity.estimate.devices import device, learner_is_on_cpu
+from echo_queue.capacity.estimate.devices import cpu_has_bfloat16, device, learner_is_on_cpu, measured_thread_flops
 from echo_queue.capacity.estimate.lag import lag
 from echo_queue.capacity.estimate.training_time import Batch, flops_of_update, flops_per_token, forward_passes
 from echo_queue.capacity.estimate.transfer import ANCHOR_BYTES, broadcast, bytes_per_change, delta_bytes
@@ -162,6 +162,30 @@ def test_a_forward_pass_besides_costs_a_third_of_a_pass_that_trains(settings: di
     assert found.t_train_s == pytest.approx((1 + passes / 3) * usual.t_train_s)
 
 
+def test_checkpointing_of_whole_layers_computes_their_forward_pass_again() -> None:
+    """A third of all operations but the head's, which no model's share of a peak counts."""
+    found = shape("qwen3-8b")
+    usual, again = (
+        estimate(long_run(learner={"activation_checkpointing": kind}), found) for kind in ("selective", "full")
+    )
+    assert (usual.recomputed_flops, again.flops_of_update) == (0, usual.flops_of_update)
+    head = 6 * found.embedding * again.batch.sampled
+    assert again.recomputed_flops == pytest.approx((again.flops_of_update - head) / 3)
+    assert again.t_train_s / usual.t_train_s == pytest.approx(1 + again.recomputed_flops / again.flops_of_update)
+
+
+def test_so_many_workers_as_suffice_keep_the_learner_busy() -> None:
+    few = estimate(long_run(rollout={"workers": 3}), shape("qwen3-8b"), EIGHT_H100)
+    assert few.idle_share == pytest.approx(1 - few.t_train_s / few.generation_s) and few.idle_share > 0.5
+    enough = few.workers_needed
+    kept, short = (
+        estimate(long_run(rollout={"workers": number}), shape("qwen3-8b"), EIGHT_H100)
+        for number in (enough, enough - 1)
+    )
+    assert kept.idle_share == 0 < short.idle_share
+    assert kept.workers_needed == short.workers_needed == enough
+
+
 TIMES = {"t_train_s": 65.0, "t_bcast_s": 12.0, "t_gen_s": 100.0}
 
 
@@ -219,6 +243,14 @@ def test_an_assumption_that_cannot_be_is_named(assumed: Assumptions, where: str)
 
 def test_a_cpu_has_as_many_threads_as_the_learner() -> None:
     assert device("cpu", 4).flops == 4 * device("cpu", 1).flops
+    assert device("cpu", 4, measured_thread_flops()).flops > 0
+
+
+def test_a_processor_says_whether_it_multiplies_bfloat16(tmp_path: Path) -> None:
+    said = {"x86": "flags\t\t: fpu avx512f avx512_bf16", "arm": "Features\t: fp bf16", "old": "flags\t\t: fpu avx2"}
+    for name, line in said.items():
+        (tmp_path / name).write_text(f"processor\t: 0\n{line}\n", encoding="utf-8")
+    assert [cpu_has_bfloat16(tmp_path / name) for name in (*said, "none")] == [True, True, False, False]
 
 
 def test_a_machine_with_a_gpu_trains_on_it_unless_told_otherwise(tmp_path: Path) -> None:
