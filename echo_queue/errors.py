@@ -7,9 +7,10 @@ with its exit code, without a traceback. Any other exception is a bug and keeps 
 from dataclasses import dataclass
 from typing import ClassVar
 
-DONE, AGAIN, REFUSED, HOPELESS, STOPPED = 0, 1, 2, 3, 130
+DONE, AGAIN, REFUSED, HOPELESS, IDLE, STOPPED = 0, 1, 2, 3, 4, 130
 """Exit codes: it is done; it failed and may be started again; a person must act, and another try helps only where a
-service was away; prompts died, and will die again until the cause is fixed; Ctrl-C or SIGTERM ended it.
+service was away; prompts died, and will die again until the cause is fixed; a worker has waited in vain for a learner,
+and its machine may be given back; Ctrl-C or SIGTERM ended it.
 """
 
 
@@ -64,6 +65,12 @@ class SetBackError(EchoQueueError):
 
 class DeadlineError(EchoQueueError):
     """A wait ran past its deadline; `where` names the thing that was waited for."""
+
+
+class IdleError(DeadlineError):
+    """A worker has waited in vain for a learner, and its machine is paid for to no end."""
+
+    exit_code = IDLE
 
 
 class HopelessError(EchoQueueError):

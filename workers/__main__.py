@@ -40,7 +40,7 @@ def main() -> int:
         start(load(arguments.config), name, shutdown)
     except EchoQueueError as error:
         print_problems(error.problems)
-        return 2
+        return error.exit_code
     return 0
 
 

@@ -6,8 +6,8 @@ Generation goes on meanwhile.
 - At most as many tasks are leased as there was room for at the last `exchange`.
 - A task whose prompt or partial rollout cannot be read loses an attempt, with the reason, whatever error that is. Only
   the error of a service, or a wait past its deadline, ends the thread.
-- If the worker holds no task and is offered none for `queue.stall_deadline_s`, while the learner stands still as well,
-  an error says what it waited for.
+- If the worker holds no task and is offered none for `rollout.idle_deadline_s`, while no learner is heard, an error
+  says what it waited for. A learner that is heard and stands still is waited for `STILL` times as long.
 """
 
 import logging
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from echo_queue.config import Config
-from echo_queue.errors import DeadlineError, EchoQueueError, Problem
+from echo_queue.errors import EchoQueueError, IdleError, Problem
 from echo_queue.queue import Lease, WorkerQueue, diagnosis
 from echo_queue.queue.reasons import in_one_line
 from echo_queue.records import NOTHING, Published, Task, Version
@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 IDLE_S = 1.0
 LOOK_S = 5.0
 """The longest wait for an offered task, after which an idle worker looks by itself."""
+STILL = 4.0
+"""An update may take long: a learner that is heard is waited for so many times as long as one that is silent."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +83,8 @@ class TaskLeaser(threading.Thread):
         """The learner's version and the newest weights, as of the last lease that found no task."""
         self._moved_s = time.monotonic()
         """The time since when this worker holds no task, was offered none, and the learner stands still."""
+        self._beat, self._heard_s = b"", self._moved_s
+        """The learner's last sign of life, and when this idle worker saw a new one."""
 
     def exchange(self, room: int) -> list[LeasedTasks]:
         """Main thread: returns the tasks leased since the last call.
@@ -119,7 +123,7 @@ class TaskLeaser(threading.Thread):
                 if not self._room:
                     self._wanted.wait(IDLE_S)
                     self._wanted.clear()
-                    self._moved_s = time.monotonic()
+                    self._note_move()
                     continue
                 with self._lease_lock:
                     lease = self._lease(0 if self._closed else self._room)
@@ -189,19 +193,29 @@ class TaskLeaser(threading.Thread):
         )
 
     def _wait_for_offer(self, lease: Lease) -> None:
-        """Waits until a task may have come. Raises `DeadlineError` if nothing has moved for too long in a run that is
-        not kept open."""
-        learner, deadline_s = (lease.learner_version, lease.published), self._config.queue.stall_deadline_s
-        if learner != self._learner or self._held or self._config.run.keep_open:
-            self._learner, self._moved_s = learner, time.monotonic()
-        elif (still_s := time.monotonic() - self._moved_s) > deadline_s:
+        """Waits until a task may have come.
+
+        Raises `IdleError` if no learner is heard for too long, or, in a run that is not kept open, none moves.
+        """
+        learner, deadline_s = (lease.learner_version, lease.published), self._config.rollout.idle_deadline_s
+        if learner != self._learner or self._held:
+            self._learner = learner
+            self._note_move()
+        if (beat := self._queue.learner_beat()) != self._beat:
+            self._beat, self._heard_s = beat, time.monotonic()
+        still_s, silent_s = time.monotonic() - self._moved_s, time.monotonic() - self._heard_s
+        if silent_s > deadline_s or (still_s > STILL * deadline_s and not self._config.run.keep_open):
             self._give_up(lease, still_s)
         if self._queue.wait_for_work(self._worker, min(LOOK_S, deadline_s)):
-            self._moved_s = time.monotonic()
+            self._note_move()
+
+    def _note_move(self) -> None:
+        self._moved_s = self._heard_s = time.monotonic()
 
     def _give_up(self, lease: Lease, still_s: float) -> None:
-        fix = "`echo-queue status` says which role holds the run up; or raise queue.stall_deadline_s"
-        raise DeadlineError(Problem("tasks", diagnosis.of_worker(lease, self._serving(), still_s), fix))
+        who = "`echo-queue status` says which role holds the run up"
+        fix = f"{who}; give this machine back until the learner is heard, or raise rollout.idle_deadline_s"
+        raise IdleError(Problem("tasks", diagnosis.of_worker(lease, self._serving(), still_s), fix))
 
 
 def weights_needed(lease: Lease, serving: Version, refresh: bool = False) -> Version | None:

@@ -281,6 +281,9 @@ class Rollout(Section):
     ports. 0 publishes none."""
     grace_s: Seconds = 20.0
     """Time within which a worker that must leave ends, unless a notice gives another one."""
+    idle_deadline_s: Seconds = 900.0
+    """Longest wait of a worker for a task while no learner is heard. It then ends with exit code 4, so that its machine
+    can be given back. A learner that is heard and stands still is waited for four times as long."""
     preemption: Preemption = Preemption()
     http: Http = Http()
 

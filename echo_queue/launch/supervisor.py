@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import IO, Protocol, Self
 
 from echo_queue import failpoints
-from echo_queue.errors import DONE, HOPELESS, REFUSED, DeadlineError, EchoQueueError, HopelessError, Problem
+from echo_queue.errors import DONE, HOPELESS, IDLE, REFUSED, DeadlineError, EchoQueueError, HopelessError, Problem
 from echo_queue.launch import guard, log_file
 from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.launch.fork_server.client import ForkServer, NotForkedError, can_fork
@@ -42,11 +42,15 @@ TAIL_LINES = 12
 TAIL_BYTES = 16_384
 BACKOFF = RestartBackoff(first_pause_s=0.5, longest_pause_s=8.0, settled_s=30.0, most_ends=5)
 MOST_REFUSALS = 2
-"""A role is given up at this many ends in a row with exit code `REFUSED`."""
+"""A role is given up at this many ends in a row with exit code `REFUSED` or `IDLE`."""
 
 
 class RoleError(EchoQueueError):
-    """A role died too often."""
+    """A role died too often. `code` is the exit code of its last process."""
+
+    def __init__(self, *problems: Problem, code: int = REFUSED) -> None:
+        super().__init__(*problems)
+        self.code = code
 
 
 class RunningError(EchoQueueError):
@@ -359,8 +363,8 @@ class Supervisor:
             raise HopelessError(_given_up(entry, code))
         entry.all_deaths += 1
         entry.deaths = self._backoff.ends_in_a_row(entry.deaths, lived_s)
-        if entry.deaths >= (self._most_refusals if code == REFUSED else self._backoff.most_ends):
-            raise RoleError(_given_up(entry, code))
+        if entry.deaths >= (self._most_refusals if code in (REFUSED, IDLE) else self._backoff.most_ends):
+            raise RoleError(_given_up(entry, code), code=code)
         entry.again = time.monotonic() + self._backoff.pause_s(entry.deaths)
 
     def _end(self, entry: Supervised) -> None:
@@ -424,6 +428,9 @@ def _given_up(entry: Supervised, code: int) -> Problem:
     tail = "\n".join(f"      {line}" for line in entry.tail(TAIL_LINES).splitlines()) or "      (it printed nothing)"
     if code in (REFUSED, HOPELESS):
         return Problem(entry.role.name, f"cannot continue:\n{tail}", "fix that, then run again: it continues")
+    if code == IDLE:
+        again = "start the learner, then run again: it continues"
+        return Problem(entry.role.name, f"has waited in vain:\n{tail}", again)
     early = " before it was done" if code == DONE and entry.role.ends else ""
     what = f"{ending(code)}{early}, {entry.deaths} times in a row; its last lines:\n{tail}"
     return Problem(entry.role.name, what, f"fix it ({entry.log} has more), then run again: it continues")

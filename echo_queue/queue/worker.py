@@ -56,6 +56,12 @@ class WorkerQueue(TrustedWeights, WeightEvents, Offers):
             self._sent.note_leased(worker, task.id, kept.get(task.id), partials.get(task.id))
         return replace(lease, partials=partials)
 
+    def learner_beat(self) -> bytes:
+        """Returns the time of the learner's last sign of life, as a word that is to be compared and not read."""
+        client, key = self._caller.client, self._caller.keys.state
+        beat: bytes | None = self._caller.persist("learner_beat", lambda: client.hget(key, "swept_ms"))
+        return beat or b""
+
     def renew(self, worker: str, held: Mapping[str, int]) -> list[str]:
         """Renews leases; returns the ids no longer held. `held`: task id → the version of its oldest token."""
         words = [word for task in held.items() for word in task]

@@ -32,6 +32,8 @@ from echo_queue.fleet.state import (
 
 STEP_S = 10.0
 AVERAGED_STEPS = 6
+HEARD_S = 60.0
+"""A learner that has died counts as heard for so long."""
 WANTED = 0.97
 HEADROOM = supply_needed(WANTED, 64, 1, 1.0, Path(0.001))
 """Supply that the plan asks for, of what the learner consumes."""
@@ -79,7 +81,7 @@ class SimulatedFleet:
     now_s: float = 0.0
     paused: bool = False
     silent_from_s: float = float("inf")
-    """The learner is heard until then, and makes progress."""
+    """The learner lives until then, and makes progress."""
     machines: dict[str, Rented] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
     refused: set[str] = field(default_factory=set)
@@ -150,6 +152,8 @@ class SimulatedFleet:
 
     def _state(self) -> State:
         made = sum(self._made) / len(self._made)
+        alive_s = min(self.now_s, self.silent_from_s)
+        learner = Learner(self.now_s - alive_s <= HEARD_S, figures=(int(alive_s),))
         return State(
             machines=tuple(Machine(name, one.pool) for name, one in self.machines.items()),
             workers=tuple(self._workers()),
@@ -159,7 +163,8 @@ class SimulatedFleet:
             memory=self.memory,
             refused=frozenset(self.refused),
             paused=self.paused,
-            learner=Learner(heard=self.now_s < self.silent_from_s, figures=(int(min(self.now_s, self.silent_from_s)),)),
+            learner=learner,
+            hold="" if learner.heard else "no learner is heard, so nobody knows what is needed",
         )
 
     def _workers(self) -> Iterator[Worker]:

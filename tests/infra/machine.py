@@ -117,11 +117,11 @@ class Machine:
         with (self.root / path).open("a") as file:
             file.write(line + "\n")
 
-    def step(self, *words: str, deadline_s: float = 60.0) -> subprocess.CompletedProcess[str]:
-        """Runs a step of the host to its end."""
+    def step(self, *words: str, deadline_s: float = 60.0, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Runs a step of the host to its end, with what systemd says in variables."""
         return subprocess.run(
             [str(self.host), *words],
-            env=self._environment,
+            env=self._environment | variables,
             capture_output=True,
             text=True,
             timeout=deadline_s,

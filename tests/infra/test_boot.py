@@ -1,6 +1,7 @@
 """The machines of a run boot: Terraform's files, the host's script and real servers, without a cloud or containers."""
 
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,6 +84,73 @@ def test_a_machine_without_its_secret_says_what_it_waits_for(rendered: Rendered,
     assert early.returncode == 1 and "this machine has not booted yet" in early.stderr
     unknown = machine.step("rm", "-rf")
     assert unknown.returncode == 1 and "there is no step rm" in unknown.stderr
+
+
+LEFT = (
+    "aws autoscaling terminate-instance-in-auto-scaling-group --region us-east-1 --should-decrement-desired-capacity "
+    "--instance-id i-0123456789abcdef0"
+)
+
+
+def worker_began(machine: Machine, number: int, ago_s: int) -> None:
+    """Puts the beginning of a worker's life into the past, as the step `worker` notes it."""
+    (machine.root / f"run/echo-queue/began-{number}").write_text(str(int(time.time()) - ago_s))
+
+
+def left(machine: Machine) -> int:
+    return machine.log.read_text().count(LEFT) if machine.log.exists() else 0
+
+
+@pytest.mark.usefixtures("redis_machine")
+def test_a_machine_leaves_its_group_once_all_its_workers_have_waited_in_vain_for_a_learner(
+    make_machine: Make,
+) -> None:
+    machine = booted(make_machine("pool/cpu"))
+    machine.append("etc/echo-queue/host.env", "GPUS='2'")
+    for number in (0, 1):
+        worker_began(machine, number, 1000)
+    assert machine.step("worker_ended", "0", EXIT_STATUS="4").returncode == 0
+    assert left(machine) == 0, "the other one may still work"
+    done = machine.step("worker_ended", "1", EXIT_STATUS="4")
+    assert (done.returncode, left(machine)) == (0, 1)
+    assert "its workers have waited in vain for a learner" in done.stderr and "eq-demo-cpu" in done.stderr
+
+
+@pytest.mark.usefixtures("redis_machine")
+def test_a_machine_whose_worker_fails_for_an_hour_on_end_leaves_its_group(make_machine: Make) -> None:
+    machine = booted(make_machine("pool/cpu"))
+    failing = machine.root / "run/echo-queue/failing-0"
+    for ago_s in (10, 1700):
+        worker_began(machine, 0, ago_s)
+        machine.step("worker_ended", "0", EXIT_STATUS="2")
+    failing.write_text(str(int(time.time()) - 3500))
+    machine.step("worker_ended", "0", EXIT_STATUS="2")
+    assert left(machine) == 0, "it is no hour yet"
+    failing.write_text(str(int(time.time()) - 3700))
+    worker_began(machine, 0, 90_000)
+    machine.step("worker_ended", "0", EXIT_STATUS="2")
+    assert left(machine) == 0, "it has worked for a day, and failed only now"
+    worker_began(machine, 0, 300)
+    failing.write_text(str(int(time.time()) - 3700))
+    machine.step("worker_ended", "0", EXIT_STATUS="0")
+    machine.step("worker_ended", "0", EXIT_STATUS="2")
+    assert left(machine) == 0, "it has ended well in between"
+    failing.write_text(str(int(time.time()) - 3700))
+    machine.step("worker_ended", "0", EXIT_STATUS="2")
+    assert left(machine) == 1
+
+
+def test_a_machine_that_cannot_boot_for_an_hour_leaves_its_group(
+    rendered: Rendered, metadata: Ec2, tmp_path: Path
+) -> None:
+    (tmp_path / "none").mkdir()
+    machine = Machine(tmp_path, rendered.files["pool/cpu"], metadata.url, tmp_path / "none")
+    with changed(machine.host, "within 900", "within 0"):
+        machine.step("boot")
+        assert left(machine) == 0
+        (machine.root / "run/echo-queue/failing-boot").write_text(str(int(time.time()) - 3700))
+        machine.step("boot")
+    assert left(machine) == 1
 
 
 @contextmanager

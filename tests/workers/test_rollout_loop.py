@@ -1,6 +1,7 @@
 """The rollout loop between real services; the learner is the test."""
 
 import os
+import re
 import shutil
 import signal
 import threading
@@ -14,12 +15,13 @@ from transformers import AutoTokenizer
 
 from echo_queue import failpoints
 from echo_queue.config import Config
-from echo_queue.errors import ConfigError, DeadlineError
+from echo_queue.errors import IDLE, ConfigError, DeadlineError, IdleError
 from echo_queue.queue import Lease, WorkerOrder
 from echo_queue.queue.pool_status import pools_of
 from echo_queue.queue.reasons import in_one_line
 from echo_queue.records import PartialGroup, PromptRow, PromptShard, Published, Task, Tokens, Version
 from tests.queue.clients import Clients
+from tests.waiting import wait_until
 from tests.workers.small import save_model
 from tests.workers.worker_harness import WorkerHarness, assert_generated_by, generating, tensors_of
 from workers import engines
@@ -282,6 +284,37 @@ def test_a_finished_run_lets_its_workers_go(harness: Begin, folder: Path) -> Non
     run.queue.finish(run.lineage, force=True)
     worker.join(timeout=120)
     assert not worker.is_alive() and not run.errors
+
+
+@pytest.mark.slow
+def test_a_worker_that_waits_in_vain_for_a_silent_learner_ends_with_the_code_that_gives_its_machine_back(
+    harness: Begin, folder: Path
+) -> None:
+    run = harness(rollout={"idle_deadline_s": 1.0})
+    run.begin(QUESTIONS[:1], tensors_of(folder), wanted=ANSWER)
+    worker = run.process("w1")
+    run.drain(1)
+    assert worker.wait(timeout=120) == IDLE
+    run.queue.reclaim()
+    assert run.status().workers == () and run.queue.audit().ok
+
+
+@pytest.mark.slow
+def test_a_worker_waits_four_times_as_long_for_a_learner_that_is_heard(harness: Begin, folder: Path) -> None:
+    run = harness(rollout={"idle_deadline_s": 1.0})
+    run.begin(QUESTIONS[:1], tensors_of(folder), wanted=ANSWER)
+    run.worker("w1")
+    run.drain(1)
+
+    def ended() -> bool:
+        run.queue.reclaim()
+        return bool(run.errors)
+
+    wait_until(ended, "the end of the worker")
+    (error,) = run.errors
+    assert isinstance(error, IdleError)
+    waited = re.search(r"no task came for (\d+) s", str(error))
+    assert waited and int(waited[1]) >= 4
 
 
 @pytest.mark.slow

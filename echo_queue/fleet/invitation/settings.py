@@ -22,7 +22,7 @@ SHARED: Mapping[str, tuple[str, ...]] = {
     "environment": ("kind", "function", "options", "max_turns", "timeout_s", "reward_min", "reward_max"),
     "rollout": (
         *("workers", "engine", "mode", "group_size", "concurrent_groups", "progress_s", "temperature", "top_p"),
-        *("threads", "grace_s"),
+        *("threads", "grace_s", "idle_deadline_s"),
     ),
     "staleness": ("s", "kappa", "pace", "late", "late_deadline_s"),
     "queue": ("lease_s", "max_attempts", "inline_max_bytes", "group_max_bytes", "longest_first", "stall_deadline_s"),

@@ -97,6 +97,23 @@ resource "google_secret_manager_secret_iam_member" "worker" {
   member    = "serviceAccount:${google_service_account.worker.email}"
 }
 
+# A machine that nothing needs any more ends itself by its group. Google Cloud knows no condition on groups, so this right
+# is one on every group of the project; no container of a machine reaches the server that gives out its token.
+resource "google_project_iam_custom_role" "leave" {
+  count       = var.machines_leave ? 1 : 0
+  role_id     = "eq_${replace(var.run_name, "-", "_")}_leave"
+  title       = "Leave an instance group"
+  description = "Workers' machines of the run ${var.run_name} that wait in vain for a learner"
+  permissions = ["compute.instanceGroupManagers.get", "compute.instanceGroupManagers.update"]
+}
+
+resource "google_project_iam_member" "leave" {
+  count   = var.machines_leave ? 1 : 0
+  project = var.project
+  role    = google_project_iam_custom_role.leave[0].id
+  member  = "serviceAccount:${google_service_account.worker.email}"
+}
+
 module "worker_pool" {
   source          = "../modules/gcp/worker_pool"
   for_each        = module.plan.pools

@@ -119,3 +119,10 @@ variable "max_usd_per_hour" {
     error_message = "max_usd_per_hour must be more than 0."
   }
 }
+
+variable "machines_leave" {
+  description = "Whether a machine whose workers wait in vain for a learner ends itself by its group. It needs a right on every instance group of the project: say false in a project that you share, and end the pools yourself."
+  type        = bool
+  default     = true
+  nullable    = false
+}

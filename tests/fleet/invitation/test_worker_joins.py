@@ -12,6 +12,7 @@ import pytest
 from echo_queue.cli.invite import revoke
 from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_redis
+from echo_queue.errors import IDLE
 from echo_queue.fleet.invitation.issuing import issue
 from echo_queue.fleet.invitation.register import worker_user
 from echo_queue.queue.keys import Keys
@@ -96,6 +97,23 @@ def test_a_machine_keeps_its_workers_alive_and_ends_them_with_nothing_lost(stage
         run.queue.evict(names[1])  # what it held when it was killed
         run.queue.reclaim()
         assert (run.status().in_flight, run.status().workers, run.queue.audit().ok) == (0, (), True)
+    finally:
+        joined.kill()
+        joined.wait(END_S)
+
+
+@pytest.mark.slow
+def test_a_machine_that_waits_in_vain_for_a_learner_ends_its_workers_and_says_that_it_is_still_paid_for(
+    staged: StagedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ECHO_QUEUE_ROLLOUT__IDLE_DEADLINE_S", "1")
+    issued = issue(load(staged.harness.path), "gpu", 600.0)
+    joined = join(tmp_path / "machine", issued.token, issued.public_key)
+    try:
+        staged.harness.drain(4)  # it generates all that the window allows, and nobody goes on
+        _, said = joined.communicate(timeout=END_S)
+        assert joined.returncode == IDLE, said
+        assert "no task came for" in said and "this machine goes on, as does its bill" in said
     finally:
         joined.kill()
         joined.wait(END_S)

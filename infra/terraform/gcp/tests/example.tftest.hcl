@@ -41,6 +41,28 @@ run "makes_empty_secrets_that_workers_alone_read" {
   }
 }
 
+run "lets_machines_leave_their_group_unless_the_project_is_shared" {
+  command = plan
+
+  assert {
+    condition     = google_project_iam_custom_role.leave[0].permissions == toset(["compute.instanceGroupManagers.get", "compute.instanceGroupManagers.update"]) && length(google_project_iam_member.leave) == 1
+    error_message = "Two permissions, for the workers' account."
+  }
+}
+
+run "gives_no_right_on_groups_where_machines_do_not_leave" {
+  command = plan
+
+  variables {
+    machines_leave = false
+  }
+
+  assert {
+    condition     = length(google_project_iam_custom_role.leave) == 0 && length(google_project_iam_member.leave) == 0
+    error_message = "No role, no member."
+  }
+}
+
 run "refuses_redis_by_name" {
   command = plan
 

@@ -54,9 +54,10 @@ locals {
         Resource = "arn:${local.partition}:ecr:${local.ecr_repository[1]}:${local.ecr_repository[0]}:repository/${local.ecr_repository[2]}"
       },
     ],
-    machine != "learner" || length(local.aws_groups) == 0 ? [] : [{
+    # The learner ends the pools. A worker's machine ends itself, and makes its group smaller: AWS has no narrower right.
+    machine == "redis" || length(local.aws_groups) == 0 ? [] : [{
       Effect = "Allow"
-      Action = ["autoscaling:SetDesiredCapacity"]
+      Action = [machine == "learner" ? "autoscaling:SetDesiredCapacity" : "autoscaling:TerminateInstanceInAutoScalingGroup"]
       Resource = [
         for group, region in local.aws_groups :
         "arn:${local.partition}:autoscaling:${region}:${try(var.account.id, "")}:autoScalingGroup:*:autoScalingGroupName/${group}"

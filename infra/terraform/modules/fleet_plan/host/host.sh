@@ -4,6 +4,7 @@
 # - Secrets come from the cloud's secret store at boot and lie in memory (/run), readable by root and the container's user.
 # - A container sees its own role's password, never those of other roles, and no metadata server.
 # - Every wait has a deadline that names what it waits for; a failed step ends with 1, and systemd starts it again.
+# - A machine whose workers wait in vain for a learner, or fail for an hour on end, leaves its group: nobody pays for it.
 # ECHO_QUEUE_ROOT: a folder that stands for / (tests).
 set -euo pipefail
 
@@ -12,6 +13,9 @@ etc=$root/etc/echo-queue
 run=$root/run/echo-queue
 state=$root/var/lib/echo-queue
 shared=$run/shared # what every container of the machine may read
+idle=4             # exit code of a worker that has waited in vain for a learner (echo_queue/errors.py)
+worked_s=1800      # a worker that lived longer has worked: an idle one ends by itself before (rollout.idle_deadline_s)
+failing_s=3600     # for how long a machine may fail
 # shellcheck source=/dev/null
 . "$etc/host.env"
 
@@ -116,6 +120,8 @@ require_boot() {
 }
 
 boot() {
+  # shellcheck disable=SC2153 # it comes from host.env, as do those below
+  [[ $ROLE != worker ]] || leave_after_an_hour boot "$(date +%s)"
   [[ -z $DATA_VOLUME ]] || mount_data
   folders
   within 900 "the image $IMAGE" login_and_pull "$IMAGE"
@@ -131,6 +137,55 @@ boot() {
     fetch_secrets
   fi
   touch "$run/booted"
+}
+
+# The end of a worker's machine ----------------------------------------------------------------------------------------
+
+# A group replaces a machine that merely powers off; so it ends itself by its group, and makes the group smaller.
+leave_group() {
+  echo "echo-queue host: nothing needs this machine any more ($1): it leaves its group eq-$RUN-$POOL" >&2
+  case $CLOUD in
+    aws)
+      # shellcheck disable=SC2153
+      aws autoscaling terminate-instance-in-auto-scaling-group --region "$REGION" --should-decrement-desired-capacity \
+        --instance-id "$(< "$root/var/lib/cloud/data/instance-id")" > /dev/null
+      ;;
+    gcp)
+      gcloud compute instance-groups managed delete-instances "eq-$RUN-$POOL" --region="$REGION" \
+        --instances="$(hostname -s)" --quiet
+      ;;
+  esac
+}
+
+# Notes that WHAT failed, which began at the time BEGAN. Leaves the group if it has failed for too long.
+leave_after_an_hour() {
+  local what=$1 began=$2 now since
+  now=$(date +%s)
+  mkdir -p "$run"
+  since=$(cat "$run/failing-$what" 2> /dev/null) || since=$began
+  ((now - began < worked_s)) || since=$now
+  echo "$since" > "$run/failing-$what"
+  ((now - since < failing_s)) || unneeded "$what" "$what has failed for an hour"
+}
+
+# Leaves the group once the same is true of every worker of the machine. Those that wait end within minutes of one another.
+unneeded() {
+  touch "$run/unneeded-$1"
+  if [[ $1 != boot ]] && (($(find "$run" -maxdepth 1 -name 'unneeded-*' -mmin -20 | wc -l) < GPUS)); then
+    return 0
+  fi
+  leave_group "$2"
+}
+
+# What follows when worker NUMBER has ended, with systemd's EXIT_STATUS; systemd starts it again, unless it ended with 0.
+worker_ended() {
+  local number=$1 began
+  began=$(cat "$run/began-$number" 2> /dev/null) || return 0 # the boot failed, which is counted there
+  case ${EXIT_STATUS:-0} in
+    0) rm -f "$run/failing-$number" ;;
+    "$idle") unneeded "$number" "its workers have waited in vain for a learner" ;;
+    *) leave_after_an_hour "$number" "$began" ;;
+  esac
 }
 
 # Containers -----------------------------------------------------------------------------------------------------------
@@ -167,6 +222,8 @@ worker() {
   local number=$1 port machine options=()
   port=$((PEER_PORT + number))
   machine=$(< "$root/var/lib/cloud/data/instance-id")
+  require_boot
+  date +%s > "$run/began-$number"
   ((GPUS == 0)) || options+=(--gpus "device=$number")
   contain "worker-$number" worker "${options[@]}" --publish "$port:$port" --env "ECHO_QUEUE_WEIGHTS__PEER_PORT=$port" \
     --env "ECHO_QUEUE_WEIGHTS__PEER_HOST=$(hostname -I | cut -d ' ' -f 1)" \
@@ -290,6 +347,6 @@ redis() {
 }
 
 case ${1:-} in
-  boot | credentials | worker | watch_notices | services | submission | submit | learner | finish | monitor | redis) "$@" ;;
+  boot | credentials | worker | worker_ended | watch_notices | services | submission | submit | learner | finish | monitor | redis) "$@" ;;
   *) fail "there is no step ${1:-}" ;;
 esac

@@ -212,6 +212,29 @@ run "lets_the_learner_end_the_pools_of_this_run_and_nothing_else" {
   }
 }
 
+run "lets_a_workers_machine_leave_the_groups_of_this_run_and_nothing_else" {
+  command = plan
+
+  assert {
+    condition = one([for statement in jsondecode(output.machine_policies["worker"]).Statement : statement.Resource if contains(statement.Action, "autoscaling:TerminateInstanceInAutoScalingGroup")]) == [
+      "arn:aws:autoscaling:us-east-1:123456789012:autoScalingGroup:*:autoScalingGroupName/eq-demo-four",
+      "arn:aws:autoscaling:us-east-1:123456789012:autoScalingGroup:*:autoScalingGroupName/eq-demo-l4",
+      "arn:aws:autoscaling:us-west-2:123456789012:autoScalingGroup:*:autoScalingGroupName/eq-demo-west",
+    ]
+    error_message = "The groups of the file, by name."
+  }
+
+  assert {
+    condition     = [for machine, policy in output.machine_policies : machine if strcontains(policy, "autoscaling:")] == ["learner", "worker"] && !strcontains(output.machine_policies["worker"], "SetDesiredCapacity")
+    error_message = "A worker's machine makes no group larger, and Redis' touches none."
+  }
+
+  assert {
+    condition     = strcontains(output.user_data["pool/four"], "ExecStopPost=/usr/local/lib/echo-queue/host worker_ended 3\\n") && !strcontains(output.user_data["learner"], "host worker_ended")
+    error_message = "Each worker's unit says how its worker ended."
+  }
+}
+
 run "lets_machines_pull_an_image_of_ecr_and_that_one_alone" {
   command = plan
 
