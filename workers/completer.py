@@ -3,6 +3,7 @@
 The engine goes on generating meanwhile.
 
 - Every assignment submitted is completed or failed, unless it is no longer held or `close` is called first.
+- The environment has many calls at a time; this thread waits for the answers, and asks the oldest groups' first.
 - In an interactive environment an ended sample may continue: the observation is appended, and the sample returns to the
   rollout loop through `returned`.
 - Whatever an item makes this thread raise costs the item's task an attempt, with that error as the reason. Only the
@@ -14,7 +15,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import NamedTuple
 
 import numpy as np
@@ -27,8 +28,9 @@ from echo_queue.queue.reasons import in_one_line
 from echo_queue.records import Group, Observed, PartialSample, Tokens, validation
 from echo_queue.records.group_codec import CodecError
 from workers.assignment import Assignment
-from workers.environments import ScoringRequest, Turn
-from workers.environments.scorer import Scorer, ScoringError
+from workers.environments import Reply, ScoringRequest, Turn
+from workers.environments.calls import Call, ScoringError
+from workers.environments.scorer import Scorer
 from workers.environments.tracebacks import Frame, formatted
 from workers.held_leases import HeldLeases
 from workers.prompt_encoder import PromptEncoder
@@ -39,8 +41,9 @@ ANY_TOKEN = 1 << 31
 """A bound above every vocabulary: the token ids come from this worker's engine and need no check."""
 TOKEN_MAX_CHARACTERS = 256
 """No vocabulary has a longer token, so the rest of an observation finds no room, and need not be encoded."""
-SEND_AFTER_S = 1.0
+SEND_AFTER_S = 0.2
 """The longest time that scored groups wait for others, to be sent in one call."""
+IDLE_S = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +90,10 @@ class GroupCompleter(threading.Thread):
         self._inbox: SimpleQueue[EndedSample | None] = SimpleQueue()
         self._told: set[Frame] = set()
         """The places in the user's module whose frames the log has already; later failures there add one line each."""
+        self._scored: dict[str, ScoredGroup] = {}
+        self._scored_s = 0.0
+        """When the first of the groups was scored that are to be sent."""
+        self._closing = False
         self._done = 0
         self._submitted = 0
         self._error: Exception | None = None
@@ -96,10 +103,16 @@ class GroupCompleter(threading.Thread):
         """The number of samples that were submitted and are not yet scored or dropped."""
         return self._submitted - self._done
 
+    @property
+    def behind(self) -> int:
+        """The number of them that no process of the environment has yet: it is slower than the engine."""
+        return self._inbox.qsize() + self._scorer.waiting
+
     def submit(self, assignment: Assignment, number: int) -> None:
         """Main thread: hands over sample `number`, which has ended."""
         self._submitted += 1
         self._inbox.put(EndedSample(assignment, number))
+        self._scorer.wake()
 
     def check(self) -> None:
         """Raises the error that stopped this thread, if any."""
@@ -107,81 +120,100 @@ class GroupCompleter(threading.Thread):
             raise self._error
 
     def close(self, within_s: float) -> None:
-        """Ends the thread after the samples in progress; leaves it behind if that takes longer than `within_s`."""
+        """Ends the thread after the calls under way; leaves it behind if that takes longer than `within_s`."""
         self._inbox.put(None)
+        self._scorer.wake()
         self.join(timeout=within_s)
 
     def run(self) -> None:
         try:
-            while (batch := self._next()) is not None:
-                self._complete(batch)
+            while not self._closing or self._scorer.under_way:
+                self._take()
+                for call in self._scorer.wait(self._pause_s()):
+                    self._answered(call)
+                if self._scored and (not self._scorer.under_way or time.monotonic() > self._scored_s + SEND_AFTER_S):
+                    self._send_scored()
+            self._send_scored()
         except Exception as error:
             self._error = error
 
-    def _next(self) -> list[EndedSample] | None:
-        """Waits for a sample and returns all that were submitted; None at the end."""
-        batch = [self._inbox.get()]
-        while True:
-            try:
-                batch.append(self._inbox.get_nowait())
-            except Empty:
-                break
-        return None if None in batch else [one for one in batch if one is not None]
+    def _pause_s(self) -> float:
+        """Returns how long to wait for calls: until scored groups are to be sent, if there are any."""
+        return max(0.0, self._scored_s + SEND_AFTER_S - time.monotonic()) if self._scored else IDLE_S
 
-    def _complete(self, batch: Sequence[EndedSample]) -> None:
-        scored: dict[str, ScoredGroup] = {}  # by task: the newest, begun from scratch or under a newer lease
-        sent = time.monotonic()
-        for one in batch:
-            if (group := self._score(one)) is not None:
-                scored[group.task] = ScoredGroup(group, one.assignment)
-            if time.monotonic() - sent > SEND_AFTER_S:
-                self._send(list(scored.values()))
-                scored, sent = {}, time.monotonic()
-        self._send(list(scored.values()))
-        self._done += len(batch)
+    def _take(self) -> None:
+        """Asks the environment about the samples that were submitted. At the end, those under way are all."""
+        while not self._inbox.empty():
+            if (ended := self._inbox.get_nowait()) is None:
+                self._closing = True
+            else:
+                self._ask(ended)
+        if self._closing:
+            self._scorer.forget_waiting()
 
-    def _score(self, ended: EndedSample) -> Group | None:
-        """Scores the sample; returns its group if that is whole now. An error costs the task an attempt."""
-        assignment = ended.assignment
+    def _ask(self, ended: EndedSample) -> None:
+        assignment, number = ended.assignment, ended.number
         if not self._held.holds(assignment.task):
-            return None
+            self._done += 1
+            return
+        try:
+            interactive = self._scorer.interactive
+            question = self._turn(assignment, number) if interactive else self._scoring_request(assignment)
+        except Exception as error:
+            self._done += 1
+            self._fail_for(assignment, error)
+            return
+        session = (assignment.id, number) if interactive else None
+        self._scorer.ask(Call(question, assignment.leased_s, session, about=ended))
+
+    def _answered(self, call: Call) -> None:
+        """Takes an answer over; the group is to be sent if that was the last of it."""
+        ended: EndedSample = call.about
+        assignment = ended.assignment
+        self._done += 1
+        if not self._held.holds(assignment.task):
+            return
         try:
             if self._scorer.interactive:
-                self._interact(assignment, ended.number)
-            elif assignment.ended:
-                assignment.rewards[:] = self._scorer.score(self._scoring_request(assignment))
-            if not assignment.scored:
-                return None
-            group = assignment.group(self._worker)
-            validation.check(group, self._limits)
+                self._take_reply(ended, call.reply)
+            else:
+                assignment.rewards[:] = call.rewards
+            if assignment.scored:
+                group = assignment.group(self._worker)
+                validation.check(group, self._limits)
+                self._scored_s = self._scored_s if self._scored else time.monotonic()
+                # By task: the newest, begun from scratch or under a newer lease.
+                self._scored[group.task] = ScoredGroup(group, assignment)
         except Exception as error:
             self._fail_for(assignment, error)
-            return None
-        return group
 
-    def _interact(self, assignment: Assignment, number: int) -> None:
-        """Appends the environment's observation to the sample, or sets its reward."""
+    def _turn(self, assignment: Assignment, number: int) -> Turn:
         partial_sample = assignment.samples[number]
-        turn = Turn(
+        return Turn(
             prompt=assignment.row.prompt,
             columns=assignment.row.columns,
             seed=assignment.session_seed(number),
             completions=[self._prompts.decode(part.tolist()) for part in model_turns(partial_sample)],
             last=partial_sample.finish == "length",
         )
-        reply = self._scorer.reply(turn)
+
+    def _take_reply(self, ended: EndedSample, reply: Reply) -> None:
+        """Appends the environment's observation to the sample, or sets its reward."""
+        assignment, number = ended.assignment, ended.number
         if reply.observation is None:
             assignment.rewards[number] = reply.reward
             return
+        partial_sample = assignment.samples[number]
         room = assignment.limit - len(partial_sample.tokens)
         observed = self._prompts.observe(assignment.row, reply.observation[: room * TOKEN_MAX_CHARACTERS])
         if room and not len(observed):
             raise ScoringError(f"the environment's observation {reply.observation!r} is empty: it has no tokens")
         assignment.samples[number] = with_observation(partial_sample, observed, assignment.limit)
         if assignment.samples[number].finish:
-            self._interact(assignment, number)
+            self._done -= 1
+            self._ask(ended)
         else:
-            self.returned.put(EndedSample(assignment, number))
+            self.returned.put(ended)
 
     def _scoring_request(self, assignment: Assignment) -> ScoringRequest:
         tokens = [sample.tokens.tolist() for sample in assignment.samples]
@@ -191,6 +223,10 @@ class GroupCompleter(threading.Thread):
             completion_ids=tokens,
             columns=assignment.row.columns,
         )
+
+    def _send_scored(self) -> None:
+        scored, self._scored = list(self._scored.values()), {}
+        self._send(scored)
 
     def _send(self, scored: Sequence[ScoredGroup]) -> None:
         """Completes the groups; one by one if one of them cannot be sent, which costs its task alone an attempt."""

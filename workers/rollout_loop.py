@@ -115,7 +115,8 @@ class RolloutLoop:
 
     def _room(self) -> int:
         """Returns the number of further groups to lease; 0 if the batch is nearly full or other work comes first."""
-        busy = self._pending or self._completer.waiting > self._most * self._config.rollout.group_size
+        calls_of_group = self._config.rollout.group_size if self._scorer.interactive else 1
+        busy = self._pending or self._completer.behind > self._most * calls_of_group
         drains = self._weights.waiting and not self._in_flight
         if busy or drains or self._shutdown.resting:
             return 0

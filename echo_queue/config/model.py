@@ -205,6 +205,11 @@ class Environment(Section):
     """Largest number of turns of the model in an interactive sample."""
     timeout_s: Seconds = 30.0
     """Longest time to score a group, or to answer a turn. A task that exceeds it loses one attempt."""
+    processes: int = Field(default=0, ge=0)
+    """Most processes of the environment beside each worker; a further one is started once calls wait. 0: one for each
+    CPU core of the machine, 2 at least."""
+    concurrent_calls: Positive = 64
+    """Most calls that one process has at a time if its functions are `async def`; others take one at a time."""
     reward_min: float = -1e6
     """Smallest reward allowed. A worker fails the task of a smaller one; the learner refuses the group."""
     reward_max: float = 1e6

@@ -1,26 +1,18 @@
 """The completer between a real queue, a real tokenizer and real environments; the samples are written by the test."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from echo_queue.queue import Caller, Payloads, WorkerQueue
-from echo_queue.records import Finish, Group, Message, PartialSample, PromptRow, Span, Version
-from echo_queue.records.group_codec import GROUP_MAX_BYTES
-from echo_queue.submission.shards import ShardReader
+from echo_queue.records import Message, PartialSample
 from tests.waiting import wait_until
 from tests.workers.small import save_model
+from tests.workers.stage import Stage, generated, stage, written
 from tests.workers.worker_harness import WorkerHarness
 from workers.assignment import Assignment
-from workers.completer import GroupCompleter
-from workers.environments.scorer import Scorer
-from workers.held_leases import HeldLeases
-from workers.prompt_encoder import PromptEncoder
 
 pytestmark = pytest.mark.slow
 LIMIT, SAMPLES = 16, 2
@@ -29,88 +21,9 @@ CHAT: list[Message] = [{"role": "user", "content": "yes?"}]
 Begin = Callable[..., WorkerHarness]
 
 
-class Stage:
-    """A worker without an engine: its leases, its environment and its completer."""
-
-    def __init__(self, run: WorkerHarness, folder: Path, scorer: Scorer, max_bytes: int) -> None:
-        self.run, self.config, self.held = run, run.config, HeldLeases()
-        self.queue = WorkerQueue(Caller.connect(run.config, "worker"), Payloads(run.store, max_bytes=max_bytes))
-        self.prompts = PromptEncoder.open(str(folder), run.config.model.max_prompt_tokens)
-        self.completer = GroupCompleter(
-            run.config, "w1", self.queue, scorer=scorer, prompts=self.prompts, held=self.held
-        )
-        self.completer.start()
-
-    def lease(self, count: int) -> list[Assignment]:
-        """Leases tasks, whose samples the test writes."""
-        tasks = self.queue.lease("w1", Version(self.run.lineage, 0), count).tasks
-        self.held.add(tasks, 0)
-        rows = [ShardReader(self.run.store).row(task) for task in tasks]
-        return [self.assignment(task, row) for task, row in zip(tasks, rows, strict=True)]
-
-    def assignment(self, task: Any, row: PromptRow) -> Assignment:
-        samples = [written(self.prompts, "3", "stop")] * SAMPLES
-        return Assignment(task, row, self.prompts.encode(row), 0, LIMIT, samples=samples, lineage=self.run.lineage)
-
-    def submit(self, *assignments: Assignment) -> None:
-        for assignment in assignments:
-            for number in range(SAMPLES if self.config.environment.kind == "interactive" else 1):
-                self.completer.submit(assignment, number)
-
-
-def written(prompts: PromptEncoder, text: str, finish: Finish, length: int | None = None) -> PartialSample:
-    """A turn of `text` that ends by the stop token; with `length`, so many tokens of it."""
-    ids = [*prompts._ids(text), *prompts.stop_tokens]
-    if length is not None:
-        ids = [*prompts._ids(text) * length][: length - 1] + prompts.stop_tokens
-    tokens = np.asarray(ids, np.int32)
-    return PartialSample(tokens, np.full(len(tokens), -1.0, np.float32), (Span(0, 0),), finish=finish)
-
-
-@contextmanager
-def stage(
-    run: WorkerHarness, folder: Path, prompts: list[Any], *, max_bytes: int = GROUP_MAX_BYTES, **columns: Any
-) -> Iterator[Stage]:
-    run.begin(prompts, {}, **columns)
-    scorer = Scorer(run.config.environment)
-    try:
-        scorer.wait_ready()
-        one = Stage(run, folder, scorer, max_bytes)
-        yield one
-        one.completer.check()
-        one.completer.close(60.0)
-    finally:
-        scorer.close()
-
-
 def answering(run: Begin, folder: Path, **environment: Any) -> WorkerHarness:
     game = {"kind": "interactive", "function": "tests.workers.guessing:Answers"} | environment
     return run(folder, environment=game, rollout={"group_size": SAMPLES}, learner={"batch_groups": 1})
-
-
-def generated(one: Stage, groups: int) -> list[Group]:
-    """Plays the engine for the samples that go on, until the groups are drained."""
-    drained: list[Group] = []
-
-    def more() -> bool:
-        one.completer.check()
-        while not one.completer.returned.empty():
-            ended = one.completer.returned.get_nowait()
-            sample, turn = ended.assignment.samples[ended.number], written(one.prompts, "7", "stop")
-            room = LIMIT - len(sample.tokens)
-            assert room > 0, "a sample without room goes on"
-            ended.assignment.samples[ended.number] = replace(
-                sample,
-                tokens=np.concatenate([sample.tokens, turn.tokens[:room]]),
-                logprobs=np.concatenate([sample.logprobs, turn.logprobs[:room]]),
-                finish="stop" if room >= len(turn.tokens) else "length",
-            )
-            one.completer.submit(ended.assignment, ended.number)
-        drained.extend(one.run.queue.drain(one.run.lineage, groups - len(drained)).groups)
-        return len(drained) == groups
-
-    wait_until(more, f"{groups} groups", 60.0)
-    return drained
 
 
 @pytest.fixture(scope="session")

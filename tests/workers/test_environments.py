@@ -20,9 +20,11 @@ from echo_queue.submission.sources.poker import Deal, Hand
 from tests.processes import is_running
 from tests.waiting import wait_until
 from tests.workers import rewards
+from tests.workers.asking import reply, score
 from workers.environments import Reply, ScoringRequest, Turn
+from workers.environments.calls import ScoringError
 from workers.environments.child import checked_rewards
-from workers.environments.scorer import Scorer, ScoringError
+from workers.environments.scorer import Scorer
 
 REWARDS = "tests.workers.rewards"
 GUESSING = "tests.workers.guessing"
@@ -51,7 +53,7 @@ def test_reasoning_gym_scores_with_its_datasets_own_scorer() -> None:
     right = entry["answer"]
     completions = [right, f" {right}\n", f"well <answer>0</answer>\n<answer> {right} </answer>!", f"{right} or so", ""]
     with scorer(kind="reasoning-gym") as one:
-        given = one.score(answers(completions, entry["question"], **columns))
+        given = score(one, answers(completions, entry["question"], **columns))
     assert given[:3] == [1.0, 1.0, 1.0]
     assert all(reward < 1.0 for reward in given[3:])
 
@@ -59,26 +61,26 @@ def test_reasoning_gym_scores_with_its_datasets_own_scorer() -> None:
 def test_math_compares_expressions_not_text() -> None:
     completions = [r"so it is $\frac{2}{4}$", "0.5", r"\boxed{1/2}", "2", "no idea"]
     with scorer(kind="math") as one:
-        assert one.score(answers(completions, answer="1/2")) == [1.0, 1.0, 1.0, 0.0, 0.0]
-        assert one.score(answers([r"$x=\sqrt{8}$"], solution=r"2\sqrt{2}")) == [1.0]
+        assert score(one, answers(completions, answer="1/2")) == [1.0, 1.0, 1.0, 0.0, 0.0]
+        assert score(one, answers([r"$x=\sqrt{8}$"], solution=r"2\sqrt{2}")) == [1.0]
 
 
 def test_math_without_a_solution_is_a_failure_not_a_zero() -> None:
     with scorer(kind="math") as one:
         with pytest.raises(ScoringError, match="needs a column answer or solution"):
-            one.score(answers(["1"], other="1"))
+            score(one, answers(["1"], other="1"))
         with pytest.raises(ScoringError, match="no answer in the solution"):
-            one.score(answers(["1"], answer=""))
+            score(one, answers(["1"], answer=""))
 
 
 @pytest.mark.slow
 def test_a_function_gets_what_trl_gives_it() -> None:
     with scorer(kind="function", function=f"{REWARDS}:matches_column") as one:
-        assert one.score(answers(["yes", "no"], wanted="yes")) == [1.0, 0.0]
+        assert score(one, answers(["yes", "no"], wanted="yes")) == [1.0, 0.0]
     with scorer(kind="function", function=f"{REWARDS}:counts_ids") as one:
-        assert one.score(answers(["a", "bcd"])) == [1.0, 3.0]
+        assert score(one, answers(["a", "bcd"])) == [1.0, 3.0]
     with scorer(kind="function", function=f"{REWARDS}:reads_chat") as one:
-        assert one.score(answers(["hi", "ho"], [{"role": "user", "content": "ho"}])) == [0.0, 1.0]
+        assert score(one, answers(["hi", "ho"], [{"role": "user", "content": "ho"}])) == [0.0, 1.0]
 
 
 @pytest.fixture(scope="module")
@@ -107,27 +109,27 @@ def test_a_misbehaving_environment_is_a_failure_and_the_next_batch_is_scored(
     misbehaving: Scorer, completion: str, reason: str
 ) -> None:
     with pytest.raises(ScoringError, match=reason):
-        misbehaving.score(answers([completion] * 2))
-    assert misbehaving.score(answers(["well"] * 2)) == [1.0, 1.0]
+        score(misbehaving, answers([completion] * 2))
+    assert score(misbehaving, answers(["well"] * 2)) == [1.0, 1.0]
 
 
 def test_a_failure_names_the_place_in_the_users_module_and_no_secret(misbehaving: Scorer) -> None:
     lines = Path(rewards.__file__).read_text().splitlines()
     number = next(number for number, line in enumerate(lines, 1) if "text.split()" in line)
     with pytest.raises(ScoringError) as told:
-        misbehaving.score(answers(["nested"] * 2))
+        score(misbehaving, answers(["nested"] * 2))
     reason = str(told.value)
     assert reason.endswith(f"has no attribute 'split' (rewards.py, line {number})")
     assert [frame.function for frame in told.value.frames] == ["misbehaves", "_first_word"]
     assert str(told.value.frames[-1]) == f"{rewards.__file__}, line {number}, in _first_word"
     with pytest.raises(ScoringError, match="no such luck") as told:
-        misbehaving.score(answers(["raise"] * 2))
+        score(misbehaving, answers(["raise"] * 2))
     assert [frame.function for frame in told.value.frames] == ["misbehaves"]
     with pytest.raises(ScoringError, match="http://…@judge") as told:
-        misbehaving.score(answers(["secret"] * 2))
+        score(misbehaving, answers(["secret"] * 2))
     assert "hunter2" not in str(told.value)
     with pytest.raises(ScoringError, match="None as reward 0") as told:
-        misbehaving.score(answers(["none"] * 2))
+        score(misbehaving, answers(["none"] * 2))
     assert told.value.frames == (), "the check of the rewards is not the user's code"
 
 
@@ -153,11 +155,11 @@ def guessing(**settings: Any) -> Iterator[Scorer]:
 def test_an_interactive_environment_replies_turn_by_turn_and_a_fresh_process_goes_on_with_a_game() -> None:
     with guessing(options={"highest": 1}) as one, guessing(options={"highest": 1}) as other:
         assert one.interactive
-        first = one.reply(guess("-1"))
+        first = reply(one, guess("-1"))
         assert first == Reply("higher", None)
-        wrong, right = ("0", "1") if one.reply(guess("-1", "0")).reward is None else ("1", "0")
-        assert other.reply(guess("-1", wrong)).observation is not None
-        assert one.reply(guess("-1", wrong, right)) == other.reply(guess("-1", wrong, right)) == Reply(None, 0.8)
+        wrong, right = ("0", "1") if reply(one, guess("-1", "0")).reward is None else ("1", "0")
+        assert reply(other, guess("-1", wrong)).observation is not None
+        assert reply(one, guess("-1", wrong, right)) == reply(other, guess("-1", wrong, right)) == Reply(None, 0.8)
 
 
 def test_a_poker_table_plays_the_hand_of_the_row() -> None:
@@ -166,10 +168,10 @@ def test_a_poker_table_plays_the_hand_of_the_row() -> None:
     with scorer(kind="poker") as one:
         while isinstance(told := hand.move(" check" if "check" in hand.moves else " call"), str):
             said.append(" check" if "check" in hand.moves else " call")
-            assert one.reply(Turn(hand.prompt, deal.columns, len(said), said)) == Reply(told, None)
-        assert one.reply(Turn(hand.prompt, deal.columns, 0, [*said, "?"])) == Reply(None, hand.forfeit())
+            assert reply(one, Turn(hand.prompt, deal.columns, len(said), said)) == Reply(told, None)
+        assert reply(one, Turn(hand.prompt, deal.columns, 0, [*said, "?"])) == Reply(None, hand.forfeit())
         with pytest.raises(ScoringError, match="KeyError"):
-            one.reply(guess("check"))
+            reply(one, guess("check"))
 
 
 @pytest.fixture(scope="module")
@@ -191,15 +193,15 @@ def played() -> Iterator[Scorer]:
     ],
 )
 def test_a_session_that_misbehaves_is_a_failure_and_the_others_go_on(played: Scorer, text: str, reason: str) -> None:
-    assert played.reply(guess("-1")) == Reply("higher", None)
+    assert reply(played, guess("-1")) == Reply("higher", None)
     with pytest.raises(ScoringError, match=reason):
-        played.reply(guess(text))
-    assert played.reply(guess("-1", "-1")) == Reply("higher", None)
+        reply(played, guess(text))
+    assert reply(played, guess("-1", "-1")) == Reply("higher", None)
 
 
 def test_turns_are_bounded_by_the_configuration() -> None:
     with guessing(max_turns=2) as one:
-        assert one.reply(guess("-1", "-1")) == Reply(None, -0.2)
+        assert reply(one, guess("-1", "-1")) == Reply(None, -0.2)
 
 
 def test_what_is_no_environment_stops_the_worker() -> None:
@@ -237,11 +239,11 @@ def talkative() -> Iterator[Scorer]:
 @pytest.mark.parametrize(
     "message",
     [
-        framed(orjson.dumps(["Rewards", {"values": [5.0]}])),
-        framed(orjson.dumps(["Rewards", {"values": [None, None]}])),
-        framed(orjson.dumps(["Unfit", {"problems": [{"where": 3}]}])),
-        framed(orjson.dumps(["Reply", {"observation": "one", "reward": 1.0}])),
-        framed(orjson.dumps(["Reply", {"observation": None, "reward": None}])),
+        framed(orjson.dumps([1, "Rewards", {"values": [5.0]}])),
+        framed(orjson.dumps([1, "Rewards", {"values": [None, None]}])),
+        framed(orjson.dumps([1, "Unfit", {"problems": [{"where": 3}]}])),
+        framed(orjson.dumps([1, "Reply", {"observation": "one", "reward": 1.0}])),
+        framed(orjson.dumps([1, "Reply", {"observation": None, "reward": None}])),
         framed(orjson.dumps({"no": "answer"})),
         framed(b"nonsense"),
         (1 << 62).to_bytes(8, "little").hex(),
@@ -251,8 +253,8 @@ def test_a_reward_function_that_speaks_for_the_scorer_is_a_failure_and_the_next_
     talkative: Scorer, message: str
 ) -> None:
     with pytest.raises(ScoringError, match="wrote into the scorer's pipe"):
-        talkative.score(answers([message, "x"]))
-    assert talkative.score(answers(["", ""])) == [1.0, 1.0]
+        score(talkative, answers([message, "x"]))
+    assert score(talkative, answers(["", ""])) == [1.0, 1.0]
 
 
 def test_a_reward_function_cannot_run_code_in_its_worker(tmp_path: Path) -> None:
@@ -261,7 +263,7 @@ def test_a_reward_function_cannot_run_code_in_its_worker(tmp_path: Path) -> None
     # As multiprocessing's connections frame it (big endian, 4 bytes), and as our own pipe does.
     for frame in (struct.pack("!i", len(bomb)) + bomb, bytes.fromhex(framed(bomb))):
         with scorer(kind="function", function=f"{REWARDS}:speaks_out_of_turn") as one, pytest.raises(ScoringError):
-            one.score(answers([frame.hex(), "x"]))
+            score(one, answers([frame.hex(), "x"]))
         assert not made.exists()
 
 
@@ -283,11 +285,12 @@ def test_a_hanging_environment_dies_with_its_worker(tmp_path: Path) -> None:
     program = (
         "from echo_queue.config import Environment\n"
         "from workers.environments import ScoringRequest\n"
+        "from workers.environments.calls import Call\n"
         "from workers.environments.scorer import Scorer\n"
         f"one = Scorer(Environment(kind='function', function='{REWARDS}:misbehaves'))\n"
         "one.wait_ready()\n"
-        "print(one._process.pid, flush=True)\n"
-        "one.score(ScoringRequest('q', ['hang'], [[1]], {}))\n"
+        "print(one._processes[0].pid, flush=True)\n"
+        "score(one, ScoringRequest('q', ['hang'], [[1]], {}))\n"
     )
     worker = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert worker.stdout is not None

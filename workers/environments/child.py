@@ -1,36 +1,46 @@
-"""The scoring process that `scorer.py` starts: `main(FD, PARENT, ENVIRONMENT_JSON)`.
+"""The environment's process, which `scorer.py` starts below a keeper (`keeper.py`): `main(FD, ENVIRONMENT_JSON)`.
 
-On the socket FD (`pipe.py`) the process answers a `ScoringRequest` with `Rewards`, a `Turn` with a `Reply`, and either
-with `Failed`, until the socket closes. It ignores SIGINT and SIGTERM, since its parent decides when it ends, and dies
-with its parent even while the environment hangs.
+- On the socket FD (`pipe.py`) it answers a `ScoringRequest` with `Rewards`, a `Turn` with a `Reply`, and either with
+  `Failed`, until the socket closes. An answer bears its question's number; calls that wait are answered side by side.
+- SIGINT and SIGTERM do nothing here, since the worker decides when it ends; processes that the environment starts have
+  the usual handlers.
+- No process that the environment forks speaks for it: the socket is closed there, and one that comes back ends.
 """
 
-import ctypes
 import math
 import os
-import signal
 import socket
-import sys
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Coroutine, Mapping, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from reprlib import repr as shortened
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from echo_queue.errors import ConfigError, Problem
+from workers.environments import forks
 from workers.environments.pipe import Pipe
 from workers.environments.protocol import EnvironmentSettings, Reply, ScoringRequest, Turn
 from workers.environments.registry import create
 from workers.environments.sessions import Sessions
+from workers.environments.settled import settled
 from workers.environments.tracebacks import FRAMES_MAX, Frame, UserModule, formatted
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
+if TYPE_CHECKING:
+    import asyncio
 
 
 @dataclass(frozen=True)
 class Ready:
-    """Says that the environment is made."""
+    """Says that the environment is made, and once more that its calls wait for something, so that it takes several."""
+
+    asynchronous: bool = False
+
+
+@dataclass(frozen=True)
+class Cancelled:
+    """Confirms that a call is cancelled."""
 
 
 @dataclass(frozen=True)
@@ -58,19 +68,27 @@ class Failed:
     frames: list[Frame]
 
 
-Answer = Ready | Unfit | Rewards | Reply | Failed
+Answer = Ready | Cancelled | Unfit | Rewards | Reply | Failed
+Answerer = Callable[[dict[str, Any]], Coroutine[Any, Any, Rewards | Reply]]
 
 
-def message_of(answer: Answer) -> list[Any]:
-    """Returns the answer as a message; `answer_of` is the inverse."""
-    return [type(answer).__name__, answer]
+def message_of(answer: Answer, number: int = 0) -> list[Any]:
+    """Returns the answer to call `number` as a message; `answer_of` is the inverse but for the number."""
+    return [number, type(answer).__name__, answer]
 
 
 def answer_of(message: Any) -> Answer:
-    """Returns the answer in a message. Raises `ValueError` for any other message."""
+    """Returns the answer in a message, without its number. Raises `ValueError` for any other message."""
     match message:
-        case ["Ready", _]:
-            return Ready()
+        case ["Ready", {"asynchronous": bool(asynchronous)}]:
+            return Ready(asynchronous)
+        case ["Cancelled", _]:
+            return Cancelled()
+    return _outcome_of(message)
+
+
+def _outcome_of(message: Any) -> Answer:
+    match message:
         case ["Unfit", {"problems": [*problems]}]:
             return Unfit(tuple(_problem(problem) for problem in problems))
         case ["Rewards", {"values": [*values]}] if all(isinstance(value, float) for value in values):
@@ -105,35 +123,99 @@ def serve(pipe: Pipe, settings: EnvironmentSettings) -> None:
     except ConfigError as error:
         pipe.send(message_of(Unfit(error.problems)), None)
         return
-    except Exception as error:
+    except BaseException as error:
         where = f"environment.{'function' if settings.function else 'kind'}"
         pipe.send(message_of(Unfit((Problem(where, formatted(error), "fix the error that it raised"),))), None)
         return
-    users = UserModule.of(settings.function)
     pipe.send(message_of(Ready()), None)
-    while True:
+    Server(pipe, answer, UserModule.of(settings.function)).run()
+
+
+class Server:
+    """Answers the calls that come through the pipe: one after the other, or side by side where they wait.
+
+    What is not a coroutine runs outside of the event loop, so that it may run one of its own.
+    """
+
+    def __init__(self, pipe: Pipe, answer: Answerer, users: UserModule) -> None:
+        self._pipe = pipe
+        self._answer = answer
+        self._users = users
+        self._own = os.getpid()
+        self._waiting: dict[int, asyncio.Task[None]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self) -> None:
+        with suppress(EOFError):
+            while True:
+                if self._waiting:
+                    self._until_readable()
+                number, what, body = self._pipe.receive(None)
+                if what == "cancel":
+                    self._cancel(number)
+                else:
+                    self._begin(number, body)
+
+    def _begin(self, number: int, body: dict[str, Any]) -> None:
+        call = self._answered(number, body)
         try:
-            message = pipe.receive(None)
-        except EOFError:
+            call.send(None)
+        except StopIteration:
             return
+        if self._loop is None:
+            import asyncio  # not sooner: most environments need none, and it takes a while
+            import selectors
+
+            self._loop = asyncio.SelectorEventLoop(selectors.PollSelector())  # of which forks share nothing
+            self._loop.add_reader(self._pipe.descriptor, self._loop.stop)
+            self._pipe.send(message_of(Ready(asynchronous=True)), None)
+        self._waiting[number] = self._loop.create_task(call)
+
+    async def _answered(self, number: int, body: dict[str, Any]) -> None:
+        """Answers a call. Until it first waits, this is run by hand."""
         try:
-            reply: Answer = answer(message)
-        except Exception as error:
-            frames = users.frames(error)
-            reply = Failed(formatted(error, frames), frames)
-        pipe.send(message_of(reply), None)
+            answer: Answer = await self._answer(body)
+        except BaseException as error:
+            self._end_if_forked(1)
+            frames = self._users.frames(error)
+            answer = Failed(formatted(error, frames), frames)
+        self._end_if_forked(0)
+        self._waiting.pop(number, None)
+        self._pipe.send(message_of(answer, number), None)
+
+    def _cancel(self, number: int) -> None:
+        if number in self._waiting:
+            self._waiting.pop(number).cancel()
+        self._pipe.send(message_of(Cancelled(), number), None)
+
+    def _until_readable(self) -> None:
+        """Lets the calls go on until another message comes."""
+        assert self._loop is not None
+        try:
+            self._loop.run_forever()
+        except (SystemExit, KeyboardInterrupt):  # of a task that a call has made, which gets it, too
+            self._end_if_forked(1)
+
+    def _end_if_forked(self, code: int) -> None:
+        """Ends a process that the environment has forked and that came back from it."""
+        if os.getpid() != self._own:
+            os._exit(code)
 
 
-def answerer(settings: EnvironmentSettings) -> Callable[[dict[str, Any]], Rewards | Reply]:
+def answerer(settings: EnvironmentSettings) -> Answerer:
     """Returns the function that answers messages. Raises `ConfigError` if the environment cannot be made here."""
     environment: Any = create(settings)
     if hasattr(environment, "start"):
         sessions = Sessions(environment, settings.max_turns)
-        return lambda message: checked_reply(sessions.reply(Turn(**message)))
 
-    def score(message: dict[str, Any]) -> Rewards:
+        async def reply(message: dict[str, Any]) -> Reply:
+            return checked_reply(await sessions.reply(Turn(**message)))
+
+        return reply
+
+    async def score(message: dict[str, Any]) -> Rewards:
         request = ScoringRequest(**message)
-        return Rewards(checked_rewards(environment.score(request), len(request.completions)))
+        return Rewards(checked_rewards(await settled(environment.score(request)), len(request.completions)))
 
     return score
 
@@ -179,18 +261,9 @@ def _has_length(rewards: Any) -> bool:
     return True
 
 
-def die_with(parent: int) -> None:
-    """Asks Linux for SIGKILL when the parent ends; on other systems a hanging environment would outlive its parent."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            sys.exit("the parent ended first")
-
-
-def main(descriptor: str, parent: str, config: str) -> None:
-    die_with(int(parent))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def main(descriptor: str, config: str) -> None:
+    connection = socket.socket(fileno=int(descriptor))
+    forks.prepare(connection)
     section = orjson.loads(config)
     settings = EnvironmentSettings(section["kind"], section["function"], section["options"], section["max_turns"])
-    serve(Pipe(socket.socket(fileno=int(descriptor))), settings)
+    serve(Pipe(connection), settings)

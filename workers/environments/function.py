@@ -2,12 +2,10 @@
 
 The keywords are `prompts`, `completions`, `completion_ids`, `trainer_state` (None here), and each further column as a
 list. A completion of a chat prompt is `[{"role": "assistant", "content": …}]`, of a text prompt a text. The function
-may be plain or `async def`.
+may be plain or `async def`, of which many calls wait side by side.
 Source: huggingface/trl, docs/source/grpo_trainer.md, "Using a custom reward function".
 """
 
-import asyncio
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,16 +17,15 @@ class Function:
     def __init__(self, reference: str) -> None:
         self._function = resolve(reference)
 
-    def score(self, request: ScoringRequest) -> list[float]:
+    def score(self, request: ScoringRequest) -> Any:
         count = len(request.completions)
-        rewards = self._function(
+        return self._function(
             prompts=[request.prompt] * count,
             completions=_completions(request),
             completion_ids=list(request.completion_ids),
             trainer_state=None,
             **{name: [value] * count for name, value in request.columns.items()},
         )
-        return asyncio.run(rewards) if inspect.iscoroutine(rewards) else rewards
 
 
 def _completions(request: ScoringRequest) -> Sequence[Any]:

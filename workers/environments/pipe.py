@@ -1,4 +1,4 @@
-"""Messages between the scorer and its child: JSON in frames over a socket.
+"""Messages between the worker and its environment: JSON in frames over a socket.
 
 - Every frame is sent or received whole within its deadline, or the call raises: `TimeoutError`, or `EOFError` once the
   other side is gone. A child that stops in the middle of a message thus blocks no worker.
@@ -18,10 +18,14 @@ RECEIVE_BYTES = 1 << 20
 
 
 class Pipe:
-    """One end of the socket between the scorer and its child."""
+    """The environment's end of the socket (`channel.py` is the worker's)."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
+
+    @property
+    def descriptor(self) -> int:
+        return self._socket.fileno()
 
     def send(self, message: Any, timeout_s: float | None) -> None:
         """Sends one message. Raises `OSError` if the other side is gone."""

@@ -1,142 +1,284 @@
-"""Runs the environment in a child process, so that a hang or a crash there is only a failed attempt here.
+"""The environment of one worker: its processes, and the calls that they have or that wait for one.
 
-- `score` returns one finite reward per completion, `reply` an observation or the reward of one sample; or they raise
-  `ScoringError` with the environment's traceback.
-- After a timeout or a crash the child is killed and a new one is started.
+- A call is answered with rewards or with a reply, or else with a `ScoringError`, which costs its task an attempt. One
+  that raises, hangs or dies costs no other task one: calls that its process had beside it are asked again.
+- The oldest calls go first. The calls of one session go to the process that has the session, as long as that lives.
+- There is one process at first, and one more whenever a call has waited for `GROW_AFTER_S` while all are busy, up to
+  `environment.processes`. A process that hangs or dies is ended with all that it started, and replaced.
 - An environment that cannot be made at all is a `ConfigError`, since it would fail every task.
+
+One thread uses it at a time; `wake` and `close` may be called from any.
 """
 
+import logging
 import os
+import select
 import socket
-import subprocess
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+import threading
+import time
+from bisect import insort
+from collections import OrderedDict
+from collections.abc import Hashable
+from contextlib import suppress
 
-from echo_queue import failpoints
 from echo_queue.config import INTERACTIVE
 from echo_queue.config import Environment as EnvironmentConfig
-from echo_queue.errors import ConfigError, DeadlineError, Problem
-from echo_queue.launch.import_path import PYTHON
-from echo_queue.launch.reap import reap
-from workers.environments.child import (
-    Answer,
-    Failed,
-    Rewards,
-    Unfit,
-    answer_of,
-    checked_reply,
-    checked_rewards,
-)
-from workers.environments.pipe import Pipe
+from echo_queue.errors import ConfigError, DeadlineError, EchoQueueError, Problem
+from workers.environments.calls import Call, ScoringError
+from workers.environments.child import Answer, Cancelled, Failed, Rewards, Unfit, checked_reply, checked_rewards
+from workers.environments.process import EnvironmentProcess
 from workers.environments.protocol import Reply, ScoringRequest, Turn
-from workers.environments.tracebacks import Frame
+from workers.environments.sessions import SESSIONS_MAX
+
+log = logging.getLogger(__name__)
 
 START_DEADLINE_S = 120.0
 """Long enough to import a large environment from a cold disk."""
-GONE_S = 10.0
-"""A killed process is gone at once, unless the machine is in trouble."""
-
-T = TypeVar("T")
-
-
-class ScoringError(Exception):
-    """The environment raised, hung, died or returned no rewards. The message is the reason of the failed attempt.
-
-    `frames`: where in the user's module it raised, the innermost frame last.
-    """
-
-    def __init__(self, reason: str, frames: Sequence[Frame] = ()) -> None:
-        super().__init__(reason)
-        self.frames = tuple(frames)
+GROW_AFTER_S = 0.5
+CANCEL_S = 5.0
+"""The longest time until a process confirms that it has cancelled a call; after that it hangs."""
+LOOK_S = 0.1
+"""The time between two looks at deadlines."""
 
 
 class Scorer:
-    """The parent's side of the scoring process. One thread uses it at a time."""
-
     def __init__(self, config: EnvironmentConfig) -> None:
-        """Starts the child, without waiting for it."""
+        """Starts the first process, without waiting for it."""
         self._config = config
         self.interactive = config.kind in INTERACTIVE
-        self._ready = False
-        self._start()
+        self._most = config.processes or max(2, os.cpu_count() or 1)
+        self._waiting: list[Call] = []
+        self._ended: list[Call] = []
+        self._homes: OrderedDict[Hashable, EnvironmentProcess] = OrderedDict()
+        self._woken, self._wake = socket.socketpair()
+        self._woken.setblocking(False)
+        self._wake.setblocking(False)
+        self._closed, self._spawning = False, threading.Lock()
+        self._processes: list[EnvironmentProcess] = []
+        self._by_descriptor: dict[int, EnvironmentProcess] = {}
+        self._poll = select.poll()
+        self._poll.register(self._woken, select.POLLIN)
+        self._grown_s = self._looked_s = 0.0
+        self._grow()
+
+    @property
+    def waiting(self) -> int:
+        """The number of calls that wait for a process."""
+        return len(self._waiting)
+
+    @property
+    def under_way(self) -> int:
+        """The number of calls that processes have."""
+        return sum(len(process.all_calls) for process in self._processes)
 
     def wait_ready(self) -> None:
         """Waits for the environment. Raises `ConfigError` if it cannot be made, `DeadlineError` if that is too slow."""
-        if self._ready:
-            return
-        try:
-            answer = self._answer(START_DEADLINE_S)
-        except TimeoutError:
-            what = f"the {self._config.kind} environment was not ready within {START_DEADLINE_S:.0f} s"
-            raise DeadlineError(Problem("environment", what, "check what its module does when imported")) from None
-        except EOFError:
-            code = reap(self._process, GONE_S, "the environment's process")
-            what = f"the {self._config.kind} environment's process ended with {code} while starting"
-            raise ConfigError(Problem("environment", what, "see its output above")) from None
-        if isinstance(answer, Unfit):
-            raise ConfigError(*answer.problems)
-        self._ready = True
+        while not any(process.ready for process in self._processes):
+            self._turn(LOOK_S)
 
-    def score(self, request: ScoringRequest) -> list[float]:
-        """Scores completions within `environment.timeout_s`, plus the start of a new child after a failure."""
+    def ask(self, call: Call) -> None:
+        """Takes a call, which `wait` will return once it has ended."""
+        call.asked_s = time.monotonic()
+        insort(self._waiting, call, key=lambda one: one.age)
 
-        def rewards(answer: Answer) -> list[float] | None:
-            return checked_rewards(answer.values, len(request.completions)) if isinstance(answer, Rewards) else None
+    def wait(self, timeout_s: float) -> list[Call]:
+        """Returns the calls that have ended; waits for one, for `wake` or for `timeout_s`."""
+        give_up = time.monotonic() + timeout_s
+        while True:
+            self._hand_out()
+            look_s = LOOK_S if self._waiting or self.under_way else timeout_s
+            woken = self._turn(0.0 if self._ended else max(0.0, min(look_s, give_up - time.monotonic())))
+            if self._ended or woken or time.monotonic() >= give_up:
+                self._hand_out()
+                ended, self._ended = self._ended, []
+                return ended
 
-        return self._ask(request, rewards)
+    def wake(self) -> None:
+        """Ends the `wait` of another thread."""
+        with suppress(OSError):  # it is awake, or closed
+            self._wake.send(b".")
 
-    def reply(self, turn: Turn) -> Reply:
-        """Returns an interactive environment's reply to a turn, within the time that `score` may take."""
-        return self._ask(turn, lambda answer: checked_reply(answer) if isinstance(answer, Reply) else None)
+    def forget_waiting(self) -> None:
+        """Drops the calls that no process has."""
+        self._waiting.clear()
 
-    def _ask(self, question: ScoringRequest | Turn, expected: Callable[[Answer], T | None]) -> T:
-        """Asks the child. `expected` converts an answer of the right kind, and returns None for any other."""
-        self.wait_ready()
-        try:
-            failpoints.step("ask scorer", lambda: self._pipe.send(question, self._config.timeout_s))
-            answer = self._answer(self._config.timeout_s)
-            if (result := expected(answer)) is not None:
-                return result
-        except TimeoutError:
-            self._restart()
-            limit = f"environment.timeout_s = {self._config.timeout_s}"
-            raise ScoringError(f"the environment took longer than {limit}") from None
-        except ValueError as error:
-            self._restart()
-            raise ScoringError(f"the environment's process wrote into the scorer's pipe: {error}") from None
-        except (EOFError, OSError):
-            code = self._restart()
-            raise ScoringError(f"the environment's process ended with {code} (negative: the signal)") from None
-        if isinstance(answer, Failed):
-            raise ScoringError(answer.traceback, answer.frames)
-        raise ScoringError(f"unexpected answer {answer!r}")
+    def close(self) -> None:
+        """Ends the processes and all that they started."""
+        with self._spawning:
+            self._closed = True
+        for process in self._processes:
+            process.close()
+        self._wake.close()
 
-    def close(self) -> int:
-        """Kills the child. Returns its exit code, negative if a signal ended it."""
-        self._pipe.close()
-        if self._process.poll() is None:
-            failpoints.step("end scorer", self._process.kill)
-        return reap(self._process, GONE_S, "the environment's process")
+    # One turn of the loop: hear what has come, then see who is late ---------------------------------------------------
 
-    def _answer(self, timeout_s: float) -> Answer:
-        return answer_of(failpoints.step("hear scorer", lambda: self._pipe.receive(timeout_s)))
+    def _turn(self, timeout_s: float) -> bool:
+        """Hears the processes. Returns whether the thread was woken."""
+        woken, heard = False, set[EnvironmentProcess]()
+        for descriptor, event in self._poll.poll(1000 * timeout_s):
+            process = self._by_descriptor.get(descriptor)
+            if process is None:
+                woken = True
+                with suppress(BlockingIOError):
+                    self._woken.recv(4096)
+                continue
+            if event & select.POLLOUT:
+                process.channel.flush()
+                self._watch(process)
+            if event & ~select.POLLOUT:
+                heard.add(process)
+                self._hear(process)
+        now_s = time.monotonic()
+        if now_s > self._looked_s + LOOK_S:
+            self._looked_s = now_s
+            for process in [one for one in self._processes if one not in heard]:
+                self._look_at_deadlines(process, now_s)
+        return woken
 
-    def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        self._process = failpoints.step("spawn scorer", lambda: self._spawn(theirs))
-        theirs.close()
-        self._pipe = Pipe(ours)
-        self._ready = False
-
-    def _spawn(self, connection: socket.socket) -> "subprocess.Popen[bytes]":
-        program = "import sys; from workers.environments.child import main; main(*sys.argv[1:])"
-        arguments = [str(connection.fileno()), str(os.getpid()), self._config.model_dump_json()]
-        return subprocess.Popen(
-            [*PYTHON, "-c", program, *arguments], stdin=subprocess.DEVNULL, pass_fds=[connection.fileno()]
+    def _watch(self, process: EnvironmentProcess) -> None:
+        """Listens to a process, and also waits until it takes what is left to send."""
+        self._poll.register(
+            process.channel.descriptor, select.POLLIN | (select.POLLOUT if process.channel.has_unsent else 0)
         )
 
-    def _restart(self) -> int:
-        code = self._process.poll()
-        killed = self.close()
-        self._start()
-        return killed if code is None else code
+    def _hear(self, process: EnvironmentProcess) -> None:
+        try:
+            for call, answer in process.hear():
+                if call is not None:
+                    self._end(call, answer)
+                elif isinstance(answer, Unfit):
+                    self._cannot_start(process, ConfigError(*answer.problems))
+        except ValueError as error:
+            self._lose(process, f"the environment's process wrote into the scorer's pipe: {error}")
+        except (OSError, EOFError):
+            self._lose(process, "the environment's process ended with {code} (negative: the signal)")
+
+    def _look_at_deadlines(self, process: EnvironmentProcess, now_s: float) -> None:
+        if not process.ready and now_s > process.started_s + START_DEADLINE_S:
+            what = f"the {self._config.kind} environment was not ready within {START_DEADLINE_S:.0f} s"
+            fix = "check what its module does when imported"
+            self._cannot_start(process, DeadlineError(Problem("environment", what, fix)))
+            return
+        for number in [number for number, call in process.calls.items() if now_s > call.late_s]:
+            process.cancel(number)
+            self._watch(process)
+        if process.cancelled and (not process.asynchronous or now_s > process.cancelled_s + CANCEL_S):
+            self._lose(process, self._late)
+
+    @property
+    def _late(self) -> str:
+        return f"the environment took longer than environment.timeout_s = {self._config.timeout_s}"
+
+    # Calls ------------------------------------------------------------------------------------------------------------
+
+    def _hand_out(self) -> None:
+        """Gives calls to the processes that have room, the oldest first, and adds a process if all are busy."""
+        left = list[Call]()
+        for number, call in enumerate(self._waiting):
+            if not any(process.has_room(call) for process in self._processes):
+                left += self._waiting[number:]
+                break
+            if (process := self._place(call)) is None:
+                left.append(call)
+            else:
+                self._ask(process, call)
+        else:
+            self._waiting = left
+            return
+        self._waiting = left
+        if time.monotonic() - max(left[0].asked_s, self._grown_s) > GROW_AFTER_S and len(self._processes) < self._most:
+            self._grow()
+
+    def _ask(self, process: EnvironmentProcess, call: Call) -> None:
+        try:
+            process.ask(call)
+            if process.channel.has_unsent:
+                self._watch(process)
+        except TypeError as error:
+            process.calls = {number: one for number, one in process.calls.items() if one is not call}
+            self._fail(call, f"the question to the environment cannot be written as JSON: {error}")
+
+    def _place(self, call: Call) -> EnvironmentProcess | None:
+        """Returns the process that is to have the call now: that of its session, or the one with the fewest calls."""
+        home = self._homes.get(call.session)
+        among = self._processes if home is None or call.alone else [home]
+        free = [process for process in among if process.has_room(call)]
+        chosen = min(free, key=lambda process: len(process.all_calls), default=None)
+        if chosen is not None and call.session is not None:
+            self._homes[call.session] = chosen
+            self._homes.move_to_end(call.session)
+            if len(self._homes) > SESSIONS_MAX:
+                self._homes.popitem(last=False)
+        return chosen
+
+    def _end(self, call: Call, answer: Answer) -> None:
+        """Ends a call with the answer to it."""
+        try:
+            match call.question, answer:
+                case ScoringRequest(), Rewards():
+                    call.answer = Rewards(checked_rewards(answer.values, len(call.question.completions)))
+                case Turn(), Reply():
+                    call.answer = checked_reply(answer)
+                case _, Cancelled():
+                    call.answer = ScoringError(self._late)
+                case _, Failed():
+                    call.answer = ScoringError(answer.traceback, answer.frames)
+                case _:
+                    raise ValueError(f"unexpected answer {answer!r}")
+        except ValueError as error:
+            call.answer = ScoringError(f"the environment's process wrote into the scorer's pipe: {error}")
+        if not isinstance(call.answer, Reply) or call.answer.observation is None:
+            self._homes.pop(call.session, None)
+        self._ended.append(call)
+
+    def _fail(self, call: Call, reason: str) -> None:
+        call.answer = ScoringError(reason)
+        self._homes.pop(call.session, None)
+        self._ended.append(call)
+
+    # Processes --------------------------------------------------------------------------------------------------------
+
+    def _grow(self) -> None:
+        with self._spawning:
+            if not self._closed:
+                process = EnvironmentProcess(self._config)
+                self._processes.append(process)
+                self._by_descriptor[process.channel.descriptor] = process
+                self._watch(process)
+        self._grown_s = time.monotonic()
+
+    def _lose(self, process: EnvironmentProcess, reason: str) -> None:
+        """Ends a process that has ended, hangs or spoke out of turn, and starts another.
+
+        If it had a single call, that is why. Several are asked again, each in a process where it is alone.
+        """
+        code = self._remove(process)
+        if not process.ready:
+            what = f"the {self._config.kind} environment's process ended with {code} while starting"
+            self._cannot_start(process, ConfigError(Problem("environment", what, "see its output above")))
+            return
+        calls = process.all_calls
+        for call in calls:
+            if len(calls) == 1:
+                self._fail(call, reason.replace("{code}", str(code)))
+            else:
+                call.alone = True
+                self.ask(call)
+        self._grow()
+
+    def _cannot_start(self, process: EnvironmentProcess, error: EchoQueueError) -> None:
+        """Goes on with fewer processes. Raises `error` if there is none left."""
+        if process in self._processes:
+            self._remove(process)
+        if not self._processes:
+            raise error
+        self._most = len(self._processes)
+        log.warning("the environment goes on with %d of its processes: %s", self._most, error)
+
+    def _remove(self, process: EnvironmentProcess) -> int:
+        self._processes.remove(process)
+        self._poll.unregister(process.channel.descriptor)
+        del self._by_descriptor[process.channel.descriptor]
+        for session in [one for one, home in self._homes.items() if home is process]:
+            del self._homes[session]
+        return process.close()

@@ -14,6 +14,7 @@ import orjson
 from blake3 import blake3
 
 from workers.environments.protocol import InteractiveEnvironment, Reply, Session, Turn
+from workers.environments.settled import settled
 
 SESSIONS_MAX = 4096
 """More than the number of samples that a worker generates at once."""
@@ -36,31 +37,31 @@ class Sessions:
         self._max_turns = max_turns
         self._played: OrderedDict[bytes, PlayedSession] = OrderedDict()
 
-    def reply(self, turn: Turn) -> Reply:
+    async def reply(self, turn: Turn) -> Reply:
         """Replies to a turn. Raises `ValueError` for a malformed answer, and any error that the environment raises."""
         key = _identity(turn)
         played = self._played.pop(key, None)
         if played is None or played.turns != list(turn.completions[: len(played.turns)]):
-            played = PlayedSession(self._environment.start(turn.prompt, turn.columns, turn.seed))
-        _catch_up(played, turn)
+            played = PlayedSession(await settled(self._environment.start(turn.prompt, turn.columns, turn.seed)))
+        await _catch_up(played, turn)
         if not isinstance(played.answer, str):
             return Reply(None, _reward(played.answer))
         if turn.last or len(turn.completions) >= self._max_turns:
-            return Reply(None, _reward(played.session.unfinished()))
+            return Reply(None, _reward(await settled(played.session.unfinished())))
         self._played[key] = played
         while len(self._played) > SESSIONS_MAX:
             self._played.popitem(last=False)
         return Reply(played.answer, None)
 
 
-def _catch_up(played: PlayedSession, turn: Turn) -> None:
+async def _catch_up(played: PlayedSession, turn: Turn) -> None:
     """Plays the turns that the session has not had yet."""
     completions = turn.completions
     for number in range(len(played.turns), len(completions)):
         if number and not isinstance(played.answer, str):
             what = f"ended after turn {number} when replayed, but had not ended before turn {len(completions)}"
             raise ValueError(f"the session {what}: it depends on more than its prompt, columns, seed and turns")
-        played.answer = played.session.reply(completions[number])
+        played.answer = await settled(played.session.reply(completions[number]))
         played.turns.append(completions[number])
         if played.answer == "" and isinstance(turn.prompt, str):
             raise ValueError("the environment answered with an empty text, after which the model would read nothing")

@@ -36,7 +36,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
         "workers/*.py",
         "workers/weights/*.py",
         "workers/weights/*/*.py",
-        "workers/environments/scorer.py",
+        "workers/environments/process.py",
         "echo_queue/submission/shards.py:ShardReader",
         "echo_queue/weights/apply_path.py",
         "echo_queue/weights/catalogue.py",

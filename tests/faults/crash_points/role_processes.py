@@ -40,7 +40,9 @@ from tests.faults.history import served_versions
 from tests.source_code import ROOT
 from workers import leaser
 from workers.environments import child
-from workers.environments.scorer import Scorer
+from workers.environments import scorer as scorer_module
+from workers.environments.keeper import keep
+from workers.environments.process import EnvironmentProcess
 from workers.shutdown import Shutdown, on_signals
 from workers.worker import work
 
@@ -94,7 +96,8 @@ def worker(config: Config, name: str = "w1") -> None:
     shutdown = Shutdown()
     on_signals(shutdown)
     leaser.IDLE_S = 0.05  # no event tells of a task that came back
-    scorer = ForkedScorer(config.environment)
+    scorer_module.EnvironmentProcess = ForkedProcess  # type: ignore[misc]
+    scorer = scorer_module.Scorer(config.environment)
     served_versions.watch(config.run.dir)
     try:
         work(config, name, scorer, shutdown)
@@ -199,15 +202,16 @@ def reward(completions: list[str], kind: list[str], directory: list[str], **_: o
     return [float(place) for place in range(len(completions))]
 
 
-class ForkedScorer(Scorer):
-    """Its child is the real one, without an interpreter of its own."""
+class ForkedProcess(EnvironmentProcess):
+    """The real process of an environment, without an interpreter of its own."""
 
-    def _spawn(self, connection: socket.socket) -> "subprocess.Popen[bytes]":
-        parent = os.getpid()
+    def _spawn(self, kept: socket.socket, connection: socket.socket) -> "subprocess.Popen[bytes]":
         pid = os.fork()
         if pid == 0:
             failpoints.observer = None
-            child.main(str(connection.detach()), str(parent), self._config.model_dump_json())
+            self._life.close()
+            keep(kept.detach(), connection.fileno())
+            child.main(str(connection.detach()), self.config.model_dump_json())
             os._exit(0)
         return Forked(pid)  # type: ignore[return-value]
 

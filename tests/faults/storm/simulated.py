@@ -5,6 +5,7 @@ The log-probabilities of the engine show which tensors it was served with (`stam
 """
 
 import random
+import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ from echo_queue.weights.tensors import matches
 from tests.faults.history import stamps
 from workers.engines import SampleKey, SampleRequest
 from workers.environments import Reply, ScoringRequest, Turn
-from workers.environments.scorer import ScoringError
+from workers.environments.calls import Call, ScoringError
+from workers.environments.child import Rewards
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -142,28 +144,50 @@ class SimulatedSample:
 class ParityScorer:
     """A scorer in this process, with the interface of `Scorer`; an environment that answers, if `interactive`."""
 
+    waiting = under_way = 0
+
     def __init__(self, interactive: bool) -> None:
         self.interactive = interactive
+        self._woken = threading.Event()
+        self._ended: list[Call] = []
 
     def wait_ready(self) -> None:
         pass
 
-    def score(self, answers: ScoringRequest) -> list[float]:
-        self._may_fail(answers.columns)
-        return [float(sum(tokens) % 2) for tokens in answers.completion_ids]
+    def ask(self, call: Call) -> None:
+        try:
+            call.answer = self._answer(call.question)
+        except ScoringError as error:
+            call.answer = error
+        self._ended.append(call)
 
-    def reply(self, turn: Turn) -> Reply:
-        self._may_fail(turn.columns)
-        if len(turn.completions) < turn.columns["turns"] and not turn.last:
-            return Reply(observation=f"w{len(turn.completions)}", reward=None)
-        return Reply(observation=None, reward=float(sum(map(len, turn.completions)) % 2))
+    def wait(self, timeout_s: float) -> list[Call]:
+        if not self._ended:
+            self._woken.wait(timeout_s)
+            self._woken.clear()
+        ended, self._ended = self._ended, []
+        return ended
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def forget_waiting(self) -> None:
+        pass
+
+    def _answer(self, question: ScoringRequest | Turn) -> Rewards | Reply:
+        self._may_fail(question.columns)
+        if isinstance(question, ScoringRequest):
+            return Rewards([float(sum(tokens) % 2) for tokens in question.completion_ids])
+        if len(question.completions) < question.columns["turns"] and not question.last:
+            return Reply(observation=f"w{len(question.completions)}", reward=None)
+        return Reply(observation=None, reward=float(sum(map(len, question.completions)) % 2))
 
     def _may_fail(self, columns: "Mapping[str, Any]") -> None:
         if columns.get("poison") or random.randrange(ONE_IN_SPOILED) == 0:
             raise ScoringError("Traceback (made up):\nno reward for this one")
 
-    def close(self) -> int:
-        return 0
+    def close(self) -> None:
+        pass
 
 
 def make_base(folder: Path) -> None:
