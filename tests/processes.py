@@ -10,6 +10,14 @@ def is_running(pid: int) -> bool:
     return start_time(pid) is not None
 
 
+def state_of(pid: int) -> str:
+    """Returns the letter of the process's state, such as R, S or T (stopped); empty if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
 def children_of(pid: int) -> list[int]:
     """Returns the ids of a process's children that run, oldest first."""
     try:

@@ -10,11 +10,11 @@ from echo_queue.fleet.drivers import LocalDriver
 from echo_queue.fleet.drivers.local import Command
 from echo_queue.fleet.drivers.protocol import Quote
 from echo_queue.launch.file_lock import is_locked
+from tests.processes import state_of
 from tests.waiting import wait_until
 
 GRACE_S = 5.0
 """From the first end of a machine to its kill."""
-NAMED_S = 10.0
 
 
 class Market(LocalDriver):
@@ -38,8 +38,9 @@ class Market(LocalDriver):
         self._signal(f"{pool}/*", signal.SIGKILL)
 
     def freeze(self, name: str) -> None:
-        """Stops a machine's process, which stays there."""
-        self._signal(f"*/{name}", signal.SIGSTOP)
+        """Stops a machine's process, which stays there. A signal that comes before it has stopped would end it."""
+        for pid in self._signal(f"*/{name}", signal.SIGSTOP):
+            wait_until(lambda: state_of(pid) == "T", f"process {pid} to stop")  # noqa: B023
 
     def close(self) -> None:
         """Kills all machines."""
@@ -51,9 +52,13 @@ class Market(LocalDriver):
             if is_locked(lock):
                 yield lock.parent.parent.name
 
-    def _signal(self, machines: str, number: signal.Signals) -> None:
+    def _signal(self, machines: str, number: signal.Signals) -> list[int]:
+        """Signals each machine's process group; returns the numbers of the processes."""
+        found: list[int] = []
         for lock in self.folder.glob(f"{machines}/lock"):
             if is_locked(lock):
-                wait_until(lock.read_text, f"the process number in {lock}", NAMED_S)
+                wait_until(lock.read_text, f"the process number in {lock}")
                 with suppress(ProcessLookupError):
                     os.killpg(int(lock.read_text()), number)
+                    found.append(int(lock.read_text()))
+        return found

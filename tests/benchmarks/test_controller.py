@@ -1,5 +1,8 @@
 """The benchmark of a live controller: its market, what is seen and judged, and a short run of it."""
 
+import os
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,8 +19,10 @@ from benchmarks.controller.watch import Seen, Watch
 from echo_queue.fleet.controller import Turn
 from echo_queue.fleet.demand import Demand
 from echo_queue.fleet.state import Decision, Dismissal, Machine, Memory, Stage, Start, State
+from tests.processes import state_of
 from tests.waiting import wait_until
 
+LATE_S = 0.2
 GOOD = Row(
     "a price spike",
     before=Period(0.98, 3.0, 0.05),
@@ -72,6 +77,27 @@ def test_a_machine_that_is_frozen_is_paid_for_until_it_is_killed(market: Market)
     assert list(market.rented()) == [CHEAPEST]
     market.close()
     wait_until(lambda: not list(market.rented()), "its end")
+
+
+def test_a_machine_is_frozen_once_it_has_stopped_however_late_that_is(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was told to stop and to end, and did neither yet, ends."""
+    market.start("a", CHEAPEST)
+    send = os.killpg
+
+    def busy_machine(group: int, number: int) -> None:
+        if number == signal.SIGSTOP:
+            threading.Timer(LATE_S, send, (group, number)).start()
+        else:
+            send(group, number)
+
+    monkeypatch.setattr(os, "killpg", busy_machine)
+    market.freeze("a")
+    market.end(["a"])
+    (lock,) = market.folder.glob("*/a/lock")
+    wait_until(lambda: state_of(int(lock.read_text())) in {"T", "Z", ""}, "its end, or that it stands still")
+    assert list(market.rented()) == [CHEAPEST]
 
 
 def test_the_caps_leave_room_for_the_best_set_of_each_disturbance() -> None:

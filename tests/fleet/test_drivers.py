@@ -1,16 +1,20 @@
 """The promises of every driver, on real processes and on servers that stand for clouds; the mistakes of commands."""
 
 import fcntl
-from collections.abc import Iterator
+import signal
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
+from subprocess import Popen
+from typing import IO
 
 import pytest
 
 from echo_queue import failpoints
 from echo_queue.fleet.drivers import CommandDriver, DriverError, Quote
 from echo_queue.fleet.drivers.command import Commands
+from echo_queue.fleet.drivers.local import LocalDriver
 from tests.fleet.places.instances import Instances
 from tests.fleet.places.place import Place
 from tests.fleet.places.pods import Pods
@@ -88,6 +92,23 @@ def test_a_process_that_does_not_end_is_ended_by_force(kind: str, tmp_path: Path
 
         wait_until(ended, "its end")
         assert driver.offers() == {}
+
+
+def test_a_process_that_has_not_said_its_number_is_asked_to_end_as_soon_as_it_has(tmp_path: Path) -> None:
+    lock = tmp_path / "spot" / "a" / "lock"
+
+    started: list[Popen[bytes]] = []
+
+    def silent(command: Sequence[str], environ: Mapping[str, str], lock: IO[str], log: IO[bytes]) -> Popen[bytes]:
+        started.append(Popen(["/bin/sleep", "1000"], pass_fds=[lock.fileno()], start_new_session=True))
+        return started[-1]
+
+    driver = LocalDriver(tmp_path, lambda name, pool: (), grace_s=1000.0, launch=silent)
+    driver.start("a", "spot")
+    driver.end(["a"])
+    lock.write_text(str(started[0].pid))
+    driver.end(["a"])
+    assert started[0].wait(60) == -signal.SIGTERM
 
 
 def test_controllers_that_list_at_once_take_each_other_for_no_machine(tmp_path: Path) -> None:

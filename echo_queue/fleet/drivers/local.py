@@ -120,18 +120,20 @@ class LocalDriver:
             self._children.append(self._launch(self._command(name, pool), {**self._environ, **own}, lock, log))
 
     def _end(self, path: Path) -> None:
-        """Asks the process to end, and notes when; kills it if it was asked `grace_s` ago."""
+        """Asks the process to end, and notes when; kills it if it was asked `grace_s` ago.
+
+        One that has not noted its number yet is asked by the next call.
+        """
         asked = path.with_name("asked")
         number = signal.SIGTERM
         if asked.exists():
             if time.time() - asked.stat().st_mtime < self._grace_s:
                 return
             number = signal.SIGKILL
-        text = path.read_text().strip()
-        if text:
+        if text := path.read_text().strip():
             with suppress(ProcessLookupError):
                 os.killpg(int(text), number)
-        asked.touch()
+            asked.touch()
 
 
 def _locked(lock: IO[str]) -> bool:
