@@ -137,7 +137,7 @@ def duration(seconds: float) -> str:
 
 def _subtitle(config: Config, updates: Sequence[UpdateMetrics]) -> str:
     facts = [f"model {config.model.base}", config.prompts.source or config.prompts.set]
-    facts.append(counted(config.rollout.workers, "rollout worker"))
+    facts.append(f"{counted(config.rollout.workers, 'rollout worker')} configured")
     facts.append(f"S = {config.staleness.s}, κ = {config.staleness.kappa}")
     if updates:
         facts.append(datetime.fromtimestamp(updates[-1].time_s, UTC).strftime("%-d %B %Y, %H:%M UTC"))
