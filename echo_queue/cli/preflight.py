@@ -4,6 +4,7 @@ It imports neither torch nor the user's code, which may take long: a reward func
 module. What cannot be known that way is left to the roles, and to the first prompts (`queue/dead_causes.py`).
 """
 
+import ast
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from enum import StrEnum
@@ -74,6 +75,9 @@ def problems(config: Config, role: For = For.run) -> Iterator[Problem]:
         function = definition("environment.function", reference)
         if isinstance(function, Problem):
             yield function
+        if isinstance(function, ast.ClassDef) and environment.kind == "function":
+            what = f"{reference} is a class, which a call makes an instance of, and no rewards"
+            yield Problem("environment.function", what, "name a function, or an instance that can be called")
     if role is For.run:
         yield from _ports(config)
     if role in (For.run, For.learner):
@@ -192,13 +196,16 @@ def _shared(rows: "Sequence[PromptRow]") -> list[str]:
 
 def _columns(config: Config, role: For, columns: Sequence[str]) -> Iterator[Problem]:
     """Compares what the reward needs with the columns of the prompts."""
-    from echo_queue.submission.needed_columns import needed_columns
+    from echo_queue.submission.needed_columns import GIVEN, needed_columns
 
     has = f"the prompts have {', '.join(columns) or 'no column but the prompt'}"
     needed, reference = needed_columns(config.environment), config.environment.function
     if needed.any_of and not set(needed.any_of) & set(columns):
         what = f"math compares with a column {' or '.join(needed.any_of)}; {has}"
         yield Problem("environment.kind", what, "rename the column that holds the answer")
+    if needed.keywords and (taken := sorted(set(columns) & set(GIVEN))):
+        what = f"the prompts have a column {', '.join(taken)}, a name that every reward function gets from this program"
+        yield Problem("prompts.source", what, "rename that column")
     if missing := [name for name in needed.each if name not in columns]:
         what = f"{reference} needs the columns {', '.join(missing)}; {has}"
         yield Problem("environment.function", what, "rename the columns of the prompts, or the function's arguments")

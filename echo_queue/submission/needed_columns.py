@@ -6,6 +6,7 @@ does not tell, the first prompts that fail do.
 
 import ast
 from collections.abc import Collection, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from echo_queue.config import Environment
@@ -18,6 +19,7 @@ from echo_queue.submission.sources.source import PromptSource
 GIVEN = ("prompts", "completions", "completion_ids", "trainer_state")
 """The keywords that every reward function gets, besides one for each column."""
 ANSWERS = ("answer", "solution")
+FIX_EACH = "give every row that column, or the argument a default"
 
 
 class NeededColumns(NamedTuple):
@@ -29,6 +31,8 @@ class NeededColumns(NamedTuple):
     """All of these columns."""
     any_of: tuple[str, ...] = ()
     """At least one of these."""
+    keywords: bool = False
+    """True if the columns are keywords of a call, of which some are `GIVEN`."""
     taken: frozenset[str] | None = None
     """The only keywords that the function takes; None if it takes any."""
 
@@ -41,6 +45,20 @@ class NeededColumns(NamedTuple):
             if name not in columns:
                 return f"has no column {name}, which {self.by} needs"
         return ""
+
+    def unfit(self, row: PromptRow) -> BadRow | None:
+        """Returns why the reward of a row could not be computed, or None."""
+        if what := self.lacking(row):
+            fix = "rename the column that has it" if self.any_of else FIX_EACH
+            return BadRow(what, fix)
+        compared = next((name for name in self.any_of if name in row.columns), None)
+        value = None if compared is None else row.columns[compared]
+        if compared is not None and (value is None or not str(value).strip()):
+            return BadRow(f"has nothing in {compared}, with which {self.by} compares", "write it, or leave the row out")
+        if self.keywords and (taken := sorted(row.columns.keys() & set(GIVEN))):
+            what = f"has a column {', '.join(taken)}, a name that every reward function gets from this program"
+            return BadRow(what, "rename that column")
+        return None
 
     def refused(self, columns: Collection[str]) -> list[str]:
         """Returns the keywords of a call with these columns that the function does not take."""
@@ -55,7 +73,7 @@ def needed_columns(environment: Environment) -> NeededColumns:
         return NeededColumns()
     function = definition("environment.function", environment.function)
     if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) or function.decorator_list:
-        return NeededColumns()
+        return NeededColumns(keywords=True)
     arguments = function.args
     needed = {argument.arg for argument in arguments.args[: max(0, len(arguments.args) - len(arguments.defaults))]}
     needed |= {one.arg for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if not default}
@@ -63,16 +81,17 @@ def needed_columns(environment: Environment) -> NeededColumns:
     return NeededColumns(
         environment.function,
         each=tuple(sorted(needed - set(GIVEN))),
+        keywords=True,
         taken=taken if arguments.kwarg is None else None,
     )
 
 
 def refuse_lacking(needed: NeededColumns, source: PromptSource, chunk: Chunk, rows: Sequence[PromptRow]) -> None:
     """Raises `PromptError` naming the first rows of a chunk whose reward could not be computed."""
-    if not (needed.each or needed.any_of):
+    if not (needed.keywords or needed.any_of):
         return
-    found = ((position, needed.lacking(row)) for position, row in enumerate(rows))
-    fix = "rename the column that has it" if needed.any_of else "give every row that column, or the argument a default"
-    bad = [(source.location(chunk.first + position), BadRow(what, fix)) for position, what in found if what]
-    if bad:
-        refuse(bad[:REPORTED_ROWS])
+    found = ((position, needed.unfit(row)) for position, row in enumerate(rows))
+    bad = islice(
+        ((source.location(chunk.first + position), wrong) for position, wrong in found if wrong), REPORTED_ROWS
+    )
+    refuse(bad)

@@ -62,6 +62,7 @@ def test_a_function_that_fits_its_prompts_is_fine(folder: Path, function: str) -
         ("rewards:nothing", ROWS, "rewards.py defines no nothing", "name one of: Room, counted"),
         ("rewards:right", [{"prompt": "1 + 1"}], "needs the columns answer; the prompts have no column", "rename"),
         ("rewards:kept", [{"prompt": "1", "solution": "1"}], "needs the columns answer; the prompts have solution", ""),
+        ("rewards:Room", ROWS, "rewards:Room is a class", "an instance that can be called"),
         ("rewards:narrow", ROWS, "does not take answer, completion_ids, trainer_state", "add **columns"),
     ],
 )
@@ -69,6 +70,12 @@ def test_a_function_that_cannot_work_is_named(folder: Path, function: str, rows:
     problem = problems(folder, rows, **FUNCTION, environment__function=function)["environment.function"]
     assert what in problem.what
     assert fix in problem.fix
+
+
+def test_a_column_with_a_name_that_every_function_gets_is_named(folder: Path) -> None:
+    rows = [row | {"completions": "x"} for row in ROWS]
+    told = problems(folder, rows, **FUNCTION, environment__function="rewards:right")["prompts.source"]
+    assert "a column completions, a name" in told.what and told.fix == "rename that column"
 
 
 @pytest.mark.parametrize(

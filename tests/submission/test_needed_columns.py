@@ -57,3 +57,16 @@ def test_the_rows_without_what_the_reward_needs_are_named_wherever_they_stand(
 def test_a_function_that_does_not_tell_what_it_needs_refuses_no_row(config: Config, function: str) -> None:
     """Its module may lie on the workers' machines alone."""
     assert scanned(config, [{}] * 3, kind="function", function=function) == 1
+
+
+@pytest.mark.parametrize("answer", [None, "", " "])
+def test_an_answer_that_holds_nothing_is_refused_by_its_line(config: Config, answer: str | None) -> None:
+    with pytest.raises(PromptError, match=r"more\.jsonl:2: has nothing in answer"):
+        scanned(config, [{"answer": "0"}, {"answer": answer}], kind="math")  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("name", ["prompts", "completions", "completion_ids", "trainer_state"])
+def test_a_column_with_a_name_that_every_function_gets_is_refused(config: Config, name: str) -> None:
+    with pytest.raises(PromptError, match=rf"more\.jsonl:1: has a column {name}, a name(.|\n)*rename that column"):
+        scanned(config, [{name: "x", "answer": "2"}], kind="function", function="rewards:right")
+    assert scanned(config, [{name: "x", "answer": "2"}], kind="math") == 1
