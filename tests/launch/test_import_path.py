@@ -11,6 +11,7 @@ import pytest
 from echo_queue.cli.run_roles import ECHO_QUEUE
 from echo_queue.config import Environment, module_search
 from echo_queue.launch.import_path import PYTHON
+from tests.workers.asking import score
 from workers.environments.protocol import ScoringRequest
 from workers.environments.scorer import Scorer
 
@@ -56,7 +57,7 @@ def test_a_reward_function_of_the_folder_is_found_with_the_modules_beside_it() -
     scorer = Scorer(Environment(kind="function", function="rewards:right"))
     try:
         request = ScoringRequest(prompt="one", completions=["two"], completion_ids=[[2]], columns={})
-        assert scorer.score(request) == [1.0]
+        assert score(scorer, request) == [1.0]
     finally:
         scorer.close()
 
