@@ -1,0 +1,16 @@
+"""`python -m tests.faults.poison --seed N --duration S` trains a run whose prompts are poisoned at random.
+
+- A real `echo-queue run`, with two workers, and then a second one, whose environment answers the model. Prompts are
+  submitted for as long as the duration says; one in four is poison: the model's chat template refuses it, it has a
+  token that the model does not, or what scores it raises, hangs, forks, exits, closes its files or leaves processes.
+- Every good prompt is trained once. Every poisoned one is dead, with its own reason. No worker is started again, and no
+  process is left.
+- A poisoned prompt that its submitter would refuse comes from one without the model's files, which cannot judge.
+
+| module | content |
+| --- | --- |
+| `poisons` | the poisons, and the reason that each must be dead of |
+| `misbehaving` | the reward function and the environment that do as a prompt's column says |
+| `model` | a model whose template refuses some prompts, and whose tokenizer has a token too many |
+| `storm` | one run from its beginning to its end, and the verdict |
+"""
