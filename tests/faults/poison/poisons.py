@@ -28,7 +28,7 @@ OF_SCORING = {
 }
 """Poisons of what scores a group."""
 OF_TURNS = {"no answer": r"empty"}
-"""Poisons that only an environment has that answers the model."""
+"""Poisons that only an environment has that answers the model; in a chat an empty answer is a turn like any other."""
 HARMLESS = ("at the limit", "a long answer")
 """Answers that look like poison and are none: the group is whole, and trained."""
 GOOD = ""
@@ -56,4 +56,6 @@ def _row(poison: str, draw: random.Random) -> dict[str, Any]:
             return {"prompt": [{"role": "system", "content": "Add."}, *chat], "poison": poison}
         case "ids":
             return {"prompt": f"{text} {BEYOND}", "poison": poison}
+        case "no answer":
+            return {"prompt": text, "poison": poison}
     return {"prompt": chat if draw.random() < 0.5 else text, "poison": poison}
