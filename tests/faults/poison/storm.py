@@ -22,7 +22,7 @@ from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import DONE, HOPELESS, EchoQueueError
 from echo_queue.queue import PromptSet, Status, SubmitterQueue
-from echo_queue.queue.dead_causes import last_line
+from echo_queue.queue.reasons import in_one_line
 from echo_queue.queue.types import DeadTask
 from echo_queue.services.serving import Services
 from echo_queue.submission import shards
@@ -171,7 +171,7 @@ class PoisonStorm:
         if poison not in reasons:
             verdict.good += 1
             if trained[task] != 1 or task in dead:
-                reason = last_line(dead[task].reason) if task in dead else "not dead"
+                reason = in_one_line(dead[task].reason) if task in dead else "not dead"
                 verdict.faults.append(
                     f"{task}, good ({poison or 'plain'}), was trained {trained[task]} times: {reason}"
                 )
@@ -180,7 +180,8 @@ class PoisonStorm:
         if task not in dead or trained[task]:
             verdict.faults.append(f"{task}, which {poison}, was trained {trained[task]} times and is not dead")
         elif not re.search(reasons[poison], dead[task].reason):
-            verdict.faults.append(f"{task}, which {poison}, is dead of another reason: {last_line(dead[task].reason)}")
+            why = in_one_line(dead[task].reason)
+            verdict.faults.append(f"{task}, which {poison}, is dead of another reason: {why}")
 
     def _left_behind(self) -> int:
         """Returns the number of processes that outlive the run."""
