@@ -81,6 +81,8 @@ class GroupCompleter(threading.Thread):
         """Number of groups that the queue accepted."""
         self.generation_s: tuple[float, ...] = ()
         """Times from lease to acceptance of the last groups that this worker generated from their beginning."""
+        self.scoring_s = 0.0
+        """The mean time of the environment's last calls, from the question to the answer."""
         self._worker = worker
         self._queue = queue
         self._scorer = scorer
@@ -94,6 +96,7 @@ class GroupCompleter(threading.Thread):
         self._scored_s = 0.0
         """When the first of the groups was scored that are to be sent."""
         self._closing = False
+        self._calls = 0
         self._done = 0
         self._submitted = 0
         self._error: Exception | None = None
@@ -168,6 +171,7 @@ class GroupCompleter(threading.Thread):
 
     def _answered(self, call: Call) -> None:
         """Takes an answer over; the group is to be sent if that was the last of it."""
+        self._note_call(time.monotonic() - call.asked_s)
         ended: EndedSample = call.about
         assignment = ended.assignment
         self._done += 1
@@ -252,6 +256,11 @@ class GroupCompleter(threading.Thread):
                 log.info(
                     "the group of task %s was not accepted: %s (oldest version %d)", group.task, outcome, group.oldest
                 )
+
+    def _note_call(self, took_s: float) -> None:
+        """Moves the mean by the newest call; the first ones weigh alike."""
+        self._calls += 1
+        self.scoring_s += (took_s - self.scoring_s) / min(self._calls, RECENT)
 
     def _note_time(self, assignment: Assignment) -> None:
         if not assignment.continued:

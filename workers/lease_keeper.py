@@ -65,8 +65,9 @@ class LeaseKeeper(threading.Thread):
     """Renews, stores and reports every `every_s` seconds.
 
     `accepted` returns the number of groups that the queue has accepted so far, and `generation_s` the times of the last
-    of them. `fetched` has the weight bytes fetched so far, by source; all but those from the "store" came from other
-    workers. Other threads count all three. `obey` is called with the order of the fleet's controller that answers a
+    of them. `scoring` returns the mean time of the environment's last calls, and the number of samples that wait for
+    it. `fetched` has the weight bytes fetched so far, by source; all but those from the "store" came from other
+    workers. Other threads count all four. `obey` is called with the order of the fleet's controller that answers a
     heartbeat, if there is one.
     """
 
@@ -80,6 +81,7 @@ class LeaseKeeper(threading.Thread):
         every_s: float,
         accepted: Callable[[], int],
         generation_s: Callable[[], Sequence[float]],
+        scoring: Callable[[], tuple[float, int]],
         fetched: Mapping[str, int],
         place: Place,
         obey: Callable[[WorkerOrder], None],
@@ -89,6 +91,7 @@ class LeaseKeeper(threading.Thread):
         self._held = held
         self._accepted = accepted
         self._generation_s = generation_s
+        self._scoring = scoring
         self._place = place
         self._queue = queue
         self._worker = worker
@@ -190,6 +193,7 @@ class LeaseKeeper(threading.Thread):
 
     def _heartbeat(self, serving: Serving) -> Heartbeat:
         now_s, accepted = time.monotonic(), self._accepted()
+        scoring_s, unscored = self._scoring()
         fetched_bytes, store_bytes = sum(self._fetched.values()), self._fetched.get("store", 0)
         return Heartbeat(
             engine=self._engine.name,
@@ -206,6 +210,8 @@ class LeaseKeeper(threading.Thread):
             pool=self._place.pool,
             machine=self._place.machine,
             generation=GenerationTimes.of(self._generation_s()),
+            scoring_s=scoring_s,
+            unscored=unscored,
         )
 
     def _tokens_per_s(self, now_s: float) -> float:

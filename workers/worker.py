@@ -68,6 +68,7 @@ def work(
             every_s=config.telemetry.heartbeat_s,
             accepted=lambda: completer.accepted,
             generation_s=lambda: completer.generation_s,
+            scoring=lambda: (completer.scoring_s, completer.waiting),
             fetched=weights.fetched,
             place=Place(config.rollout.pool, config.rollout.machine or socket.gethostname()),
             obey=shutdown.obey,

@@ -98,6 +98,7 @@ class WaitingWorker:
             every_s=config.telemetry.heartbeat_s,
             accepted=lambda: 0,
             generation_s=tuple,
+            scoring=lambda: (0.0, 0),
             fetched={},
             obey=lambda order: None,
             place=Place("", name),

@@ -26,7 +26,8 @@ class PoolStatus:
     """The living workers of one pool. The pool of workers that name none has an empty name.
 
     `groups_per_s`, `tokens_per_s`: of all of them together. `generation`: of the groups that each of them finished
-    last. `arrival`: null until a worker has served a version that was published in its life.
+    last. `arrival`: null until a worker has served a version that was published in its life. `scoring_s`: the mean time
+    of a call of the environment at the worker where it takes longest. `unscored`: samples that wait for it.
     """
 
     name: str
@@ -36,6 +37,8 @@ class PoolStatus:
     tokens_per_s: float
     generation: GenerationTimes
     arrival: Arrival | None
+    scoring_s: float
+    unscored: int
 
 
 def pools_of(workers: Iterable[WorkerStatus]) -> tuple[PoolStatus, ...]:
@@ -56,6 +59,8 @@ def _pool(name: str, beats: Sequence[Heartbeat]) -> PoolStatus:
         tokens_per_s=sum(beat.tokens_per_s for beat in beats),
         generation=reduce(add, (beat.generation for beat in beats)),
         arrival=arrival_of(beats),
+        scoring_s=max(beat.scoring_s for beat in beats),
+        unscored=sum(beat.unscored for beat in beats),
     )
 
 

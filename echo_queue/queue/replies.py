@@ -225,6 +225,8 @@ def heartbeat_words(heartbeat: Heartbeat) -> list[str | float]:
         "pool", heartbeat.pool,
         "machine", heartbeat.machine,
         "generation", heartbeat.generation.word(),
+        "scoring_s", round(heartbeat.scoring_s, 4),
+        "unscored", heartbeat.unscored,
         *(("release", heartbeat.release) if heartbeat.release else ()),
         *(("published_ms", heartbeat.published_ms) if heartbeat.published_ms else ()),
     ]  # fmt: skip
@@ -248,6 +250,8 @@ def heartbeat_of(words: Mapping[str, str]) -> Heartbeat:
         pool=words.get("pool", ""),
         machine=words.get("machine", ""),
         generation=GenerationTimes.parse(words.get("generation", "")),
+        scoring_s=finite(words.get("scoring_s", "0")),
+        unscored=whole(words.get("unscored", "0")),
     )
 
 

@@ -364,6 +364,10 @@ class Heartbeat:
     """The machine on which the worker runs; empty if it is not known."""
     generation: GenerationTimes = field(default_factory=GenerationTimes)
     """Times from lease to acceptance of the groups accepted last that this worker generated from their beginning."""
+    scoring_s: float = 0.0
+    """The mean time of the last calls of the environment, from the question to the answer; 0 before the first."""
+    unscored: int = 0
+    """Samples that have ended and wait for the environment, or are with it."""
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ def heart_of(run: WorkerHarness, folder: Path, queue: Clients, held: HeldLeases)
         every_s=0.1,
         accepted=lambda: 0,
         generation_s=tuple,
+        scoring=lambda: (1.5, 3),
         fetched={},
         place=Place("spot", "node-7"),
         obey=lambda order: None,

@@ -42,6 +42,8 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 SILENT_MS = 5_000
 """A worker without a heartbeat for this long is marked."""
+SLOW_SCORING_S = 0.1
+"""Scoring that takes so long a call is told; a faster one holds nothing up."""
 STATE_COLOURS = {
     "generating": "green",
     "scoring": "cyan",
@@ -451,6 +453,8 @@ def _pools(workers: Sequence[WorkerStatus]) -> Iterator[str]:
         told = [f"{size}, {pool.groups_per_s:.3g} groups/s"]
         if pool.generation.groups:
             told.append(f"a group takes {pool.generation.p50_s:.3g} s, 1% take over {pool.generation.p99_s:.3g} s")
+        if pool.scoring_s >= SLOW_SCORING_S:
+            told.append(f"scoring takes {pool.scoring_s:.3g} s a call, {counted(pool.unscored, 'sample')} wait for it")
         if pool.arrival:
             told.append(f"weights arrive in {pool.arrival.p50_s:.2f} s, at 90% in {pool.arrival.p90_s:.2f} s")
         yield f"{f'pool {pool.name}' if pool.name else 'all'}: {'; '.join(told)}"

@@ -18,6 +18,7 @@ from echo_queue.config.loading import load
 from echo_queue.connections import connect
 from echo_queue.connections.endpoints import CELERY_PREFIX
 from echo_queue.connections.secrets import ROLES, StoreKeys
+from echo_queue.connections.storage import client as store_client
 from echo_queue.connections.storage import object_store as store_module
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import DeadlineError, ServiceError
@@ -48,7 +49,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(1)
     monkeypatch.setattr(connect, "SOCKET_TIMEOUT_S", 0.6)
     monkeypatch.setattr(events, "BLOCK_S", 0.3)
-    monkeypatch.setattr(store_module, "READ_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(store_client, "READ_TIMEOUT_S", 0.5)
     for module in (caller, store_module):
         monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.01)
         monkeypatch.setattr(module, "LONGEST_PAUSE_S", 0.2)

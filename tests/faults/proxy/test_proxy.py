@@ -17,6 +17,7 @@ from redis.retry import Retry
 from echo_queue import weights
 from echo_queue.config import Weights
 from echo_queue.connections import redis_errors
+from echo_queue.connections.storage import client as store_client
 from echo_queue.connections.storage import object_store as store_module
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import ServiceError, SetBackError
@@ -44,7 +45,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short pauses between tries, short patience with a silent server."""
     monkeypatch.setattr(caller, "FIRST_PAUSE_S", 0.002)
     monkeypatch.setattr(store_module, "FIRST_PAUSE_S", 0.002)
-    monkeypatch.setattr(store_module, "READ_TIMEOUT_S", SILENCE_S)
+    monkeypatch.setattr(store_client, "READ_TIMEOUT_S", SILENCE_S)
 
 
 def never_passing(faults: Sequence[Fault]) -> list[Fault]:
