@@ -10,7 +10,7 @@ from typing import NamedTuple
 from echo_queue.queue import Status
 from echo_queue.queue.pool_status import Arrival, arrival_of, pools_of
 from echo_queue.records import Group, Version
-from echo_queue.reporting.metrics import UpdateMetrics
+from echo_queue.reporting.metrics import SETS, UpdateMetrics
 from learner.old_logprobs import OldFigures
 from learner.ranks.order import Order
 from learner.update import UpdateResult
@@ -105,6 +105,8 @@ def describe(
         steps=result.steps,
         old_exact_fraction=old.exact_fraction,
         kl_engine=old.kl_engine,
+        workers=len(heartbeats),
+        sets=dict(Counter(group.set for group in groups).most_common(SETS)),
     )
     log.info(
         "update %d: reward %.3f, lags %s (tokens %.2f), waited %.2f s, trained %.2f s",

@@ -22,6 +22,9 @@ from echo_queue.queue.counts import counted
 from echo_queue.reporting import metrics
 from echo_queue.reporting.metrics import Summary, UpdateMetrics
 
+SETS_NAMED = 3
+"""So many prompt sets are named at the top of the page."""
+
 
 @dataclass(frozen=True)
 class Tile:
@@ -136,12 +139,29 @@ def duration(seconds: float) -> str:
 
 
 def _subtitle(config: Config, updates: Sequence[UpdateMetrics]) -> str:
-    facts = [f"model {config.model.base}", config.prompts.source or config.prompts.set]
-    facts.append(f"{counted(config.rollout.workers, 'rollout worker')} configured")
+    facts = [f"model {config.model.base}", _sets(config, updates), _workers(config, updates)]
     facts.append(f"S = {config.staleness.s}, κ = {config.staleness.kappa}")
     if updates:
         facts.append(datetime.fromtimestamp(updates[-1].time_s, UTC).strftime("%-d %B %Y, %H:%M UTC"))
     return "\u00a0· ".join(facts)  # a line may end with a dot, and none begins with one
+
+
+def _sets(config: Config, updates: Sequence[UpdateMetrics]) -> str:
+    """Names the prompt sets that were trained, the configured one by its source."""
+    source = config.prompts.source or config.prompts.set
+    names = list(metrics.sets_of(updates))
+    shown = [source if name == config.prompts.set else f"set {name}" for name in names[:SETS_NAMED]] or [source]
+    more = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {counted(more, 'more set')}" if more > 0 else "")
+
+
+def _workers(config: Config, updates: Sequence[UpdateMetrics]) -> str:
+    """Says how many workers there were, as far as the updates say it."""
+    alive = [update.workers for update in updates if update.workers is not None]
+    if not alive:
+        return f"{counted(config.rollout.workers, 'rollout worker')} configured"
+    fewest = f"{min(alive):,} to " if min(alive) < max(alive) else ""
+    return fewest + counted(max(alive), "rollout worker")
 
 
 def _tile(tile: Tile) -> str:

@@ -103,8 +103,14 @@ class UpdateMetrics:
     """Share of the tokens that are corrected by exact old log-probabilities; 0 unless `anchor` is `old`."""
     kl_engine: float = 0.0
     """Mean of log μ − log π_old over the tokens of rebuilt versions: what the engine computes otherwise."""
+    workers: int | None = None
+    """Number of living workers after the update; None: an older learner did not say."""
+    sets: dict[str, int] = field(default_factory=dict)
+    """Number of the update's groups of each prompt set, of the largest `SETS`; empty: an older learner did not say."""
 
 
+SETS = 32
+"""So many sets of an update are recorded, so that Redis can keep its record."""
 RECORDS = TypeAdapter(UpdateMetrics)
 LEAST_AVERAGED, MOST_AVERAGED = 5, 10
 """The rewards of a run's ends are means of a tenth of its updates, within these bounds, and of half of them at most."""
@@ -299,6 +305,17 @@ def summarise(updates: Sequence[UpdateMetrics]) -> Summary:
         flat_updates=sum(1 for _ in takewhile(_is_flat, reversed(updates))),
         cut_updates=sum(1 for _ in takewhile(is_cut, reversed(updates))),
     )
+
+
+def sets_of(updates: Sequence[UpdateMetrics]) -> Counter[str]:
+    """Returns how many groups of each prompt set were trained, in the order in which the sets came.
+
+    The records of an older learner name the tasks alone, and those of them in Redis name none.
+    """
+    found: Counter[str] = Counter()
+    for update in updates:
+        found.update(update.sets or [task.rsplit("/", 2)[0] for task in update.trained_ids])
+    return found
 
 
 def _mean_reward(updates: Sequence[UpdateMetrics]) -> float:

@@ -33,6 +33,11 @@ SCALARS = {
     "learner/save_s": "save_s",
     "queue/window": "window",
     "queue/sent_back": "sent_back",
+    "queue/workers": "workers",
+    "weights/t_bcast_s": "t_bcast_s",
+    "weights/pause_s": "pause_s",
+    "weights/store_bytes": "store_bytes",
+    "weights/peer_bytes": "peer_bytes",
 }
 
 
@@ -43,6 +48,6 @@ def write(updates: Sequence[UpdateMetrics], directory: Path) -> None:
     for update in updates:
         values = {tag: getattr(update, field) for tag, field in SCALARS.items()}
         values |= {f"queue/{name}": depth for name, depth in update.depths.items()}
-        scalars = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        scalars = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items() if value is not None]
         writer.add_event(Event(wall_time=update.time_s, step=update.version, summary=Summary(value=scalars)))
     writer.close()

@@ -31,3 +31,10 @@ def test_the_lengths_of_answers_and_the_share_that_was_cut_off_are_those_of_the_
     found = described(came, reused=(group(1, lengths=(9, 9, 9)),))
     assert (found.length_mean, found.length_max) == (4.0, 6)
     assert found.truncated_fraction == pytest.approx(1 / 3)
+
+
+def test_a_record_says_how_many_workers_lived_and_of_which_sets_its_groups_were() -> None:
+    came = [replace(group(), set=name) for name in ("a", "b", "b")]
+    found = described(*came, reused=(replace(group(), set="earlier"),))
+    assert found.sets == {"a": 1, "b": 2}
+    assert found.workers == sum(worker.heartbeat is not None for worker in STATUS.workers) > 0

@@ -19,7 +19,11 @@ PICTURES = 15
 
 
 def config(directory: Path) -> Config:
-    return Config.model_validate({"run": {"name": "t", "dir": str(directory)}})
+    return configured(directory)
+
+
+def configured(directory: Path, **tables: object) -> Config:
+    return Config.model_validate({"run": {"name": "t", "dir": str(directory)}} | tables)
 
 
 class Page(HTMLParser):
@@ -159,6 +163,29 @@ def test_the_labels_of_both_axes_at_the_origin_do_not_touch() -> None:
 
     plots.plot(draw)()
     assert not boxes[0].overlaps(boxes[1])
+
+
+def header(directory: Path, *updates: UpdateMetrics, **prompts: str) -> str:
+    """Returns the line under the page's title, of a configuration with two workers."""
+    rollout = {"rollout": {"workers": 2}, "prompts": prompts}
+    (line,) = re.findall(r"</h1><p>(.*?)</p>", html.build(configured(directory, **rollout), updates, scores={}))
+    return line.replace("\u00a0", " ")
+
+
+def test_the_header_names_the_workers_and_the_sets_that_took_part(tmp_path: Path) -> None:
+    sets = [{"mine": 16}, {"mine": 1, "extra": 15}, {"extra": 1, "late": 15}]
+    came = [update(version, workers=version, sets=found) for version, found in enumerate(sets, start=1)]
+    shown = header(tmp_path, *came, set="mine", source="mine.jsonl")
+    assert "mine.jsonl, set extra, set late · 1 to 3 rollout workers · " in shown
+    assert "· set other · 3 rollout workers · " in header(tmp_path, update(1, workers=3, sets={"other": 16}))
+    many = {f"s{place}": 2 for place in range(8)}
+    assert "· set s0, set s1, set s2 and 5 more sets · " in header(tmp_path, update(1, workers=1, sets=many))
+
+
+def test_the_header_of_an_older_log_names_the_sets_of_its_tasks_and_the_configured_workers(tmp_path: Path) -> None:
+    assert "· prompts · 2 rollout workers configured · " in header(tmp_path, update(1))
+    shown = header(tmp_path, update(1, trained_ids=("mine/0/1", "a/b/0/2")))
+    assert "· set mine, set a/b · 2 rollout workers configured · " in shown
 
 
 def test_a_run_without_an_update_has_a_report(tmp_path: Path) -> None:

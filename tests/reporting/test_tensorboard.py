@@ -17,3 +17,4 @@ def test_what_tensorboard_reads_is_what_was_measured(tmp_path: Path) -> None:
     read.Reload()
     assert [event.step for event in read.Scalars("reward/mean")] == [1, 2, 3, 4, 5]
     assert read.Scalars("queue/backlog")[0].value == update(1).depths["backlog"]
+    assert "queue/workers" not in read.Tags()["scalars"], "these updates are of a learner that did not say it"
