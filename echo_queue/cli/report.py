@@ -27,9 +27,7 @@ def write(config: Config) -> Path:
     if queue is None and not updates and not last_word(config):
         what = f"there is no metrics.jsonl in {config.run.dir}, and {away.problems[0].what}"
         raise ServiceError(Problem("report", what, away.problems[0].fix))
-    audit = _audit(config, queue)
-    identity, dead = (audit.ok, audit.dead) if audit else (None, None)
-    return results.write(config, updates, identity=identity, dead=dead, answers=newest_answers(config))
+    return results.write(config, updates, audit=_audit(config, queue), answers=newest_answers(config))
 
 
 def _audit(config: Config, queue: Monitor | None) -> Audit | None:

@@ -65,7 +65,7 @@ def conclude(config: Config, end: End, path: Path) -> int:
     """Writes the report and the outcome, and prints the result of the run. Returns the exit code."""
     found = end.audit
     updates = metrics.read(config.run.dir / "metrics.jsonl")
-    page = results.write(config, updates, identity=found.ok, dead=found.dead, answers=newest_answers(config))
+    page = results.write(config, updates, audit=found, answers=newest_answers(config))
     console = Console(highlight=False)
     summary = metrics.summarise(updates)
     outcome.write(config, summary.updates, found, end.status, dead=end.dead, sets=end.sets)

@@ -1,7 +1,8 @@
 """`report.html`: the results of a run on one self-contained page, light or dark.
 
 The page is built from the updates and the configuration alone, so it can be made again at any time. Whether the
-identity holds is known to the queue only, and shown if the caller passes it.
+identity holds, and where the groups are since the last update, is known to the queue only, and shown if the caller
+passes its audit.
 """
 
 from collections import Counter
@@ -18,6 +19,7 @@ import orjson
 
 from echo_queue import __version__
 from echo_queue.config import Config, toml_text
+from echo_queue.queue import Audit
 from echo_queue.queue.counts import counted
 from echo_queue.reporting import metrics
 from echo_queue.reporting.metrics import Summary, UpdateMetrics
@@ -48,21 +50,16 @@ def write(
     config: Config,
     updates: Sequence[UpdateMetrics],
     *,
-    identity: bool | None = None,
-    dead: int | None = None,
+    audit: Audit | None = None,
     answers: Answers | None = None,
 ) -> Path:
     """Writes `report.html` into the run's directory, and returns its path.
 
-    `identity`: whether it holds, `dead`: how many prompts died, `answers`: the newest ones, as far as they are known;
-    else the number of dead prompts is that of the last update.
+    `audit`: the queue's last, `answers`: the newest ones, as far as they are known.
     """
     path = config.run.dir / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    if dead is None and updates:
-        dead = updates[-1].depths.get("dead")
-    scores = held_out(config.run.dir)
-    page = build(config, updates, identity=identity, dead=dead, scores=scores, answers=answers)
+    page = build(config, updates, audit=audit, scores=held_out(config.run.dir), answers=answers)
     path.write_text(page, encoding="utf-8")
     return path
 
@@ -78,19 +75,23 @@ def build(
     config: Config,
     updates: Sequence[UpdateMetrics],
     *,
-    identity: bool | None = None,
-    dead: int | None = None,
+    audit: Audit | None = None,
     scores: Mapping[str, float],
     answers: Answers | None = None,
 ) -> str:
-    """Returns the page. `scores`: the held-out scores of "base" and "model", if they were measured."""
+    """Returns the page. `scores`: the held-out scores of "base" and "model", if they were measured.
+
+    Without an audit, the number of dead prompts is that of the last update.
+    """
     summary = metrics.summarise(updates)
+    identity = audit.ok if audit else None
+    dead = audit.dead if audit else updates[-1].depths.get("dead") if updates else None
     template = Template((files("echo_queue.reporting") / "report.html").read_text(encoding="utf-8"))
     return template.substitute(
         name=escape(config.run.name),
         subtitle=escape(_subtitle(config, updates)),
         tiles="".join(_tile(tile) for tile in tiles(config, summary, identity=identity, dead=dead, scores=scores)),
-        plots="".join(_plots(config, updates, summary)) if updates else "<p>No update was trained.</p>",
+        plots="".join(_plots(config, updates, summary, audit)) if updates else "<p>No update was trained.</p>",
         answers=_answers(answers) if answers else "",
         settings="".join(_settings(config.model_dump(mode="json"))),
         footer=f"echo-queue {__version__} · all figures are those that the learner recorded",
@@ -168,7 +169,7 @@ def _tile(tile: Tile) -> str:
     return f'<div class="tile {tile.mood}"><b>{escape(tile.figure)}</b><span>{escape(tile.caption)}</span></div>'
 
 
-def _plots(config: Config, updates: Sequence[UpdateMetrics], summary: Summary) -> Iterator[str]:
+def _plots(config: Config, updates: Sequence[UpdateMetrics], summary: Summary, audit: Audit | None) -> Iterator[str]:
     from echo_queue.reporting import plots
 
     s = config.staleness.s
@@ -177,7 +178,8 @@ def _plots(config: Config, updates: Sequence[UpdateMetrics], summary: Summary) -
     yield _card("Reward against samples", "The same against the number of trained samples.", by_samples)
     yield _card("Lag of trained groups", "The lag of each group's oldest token.", plots.lag_histogram(summary.lags, s))
     yield _card("Learner's time", "Waiting is idle time; a gap means that no learner ran.", plots.learner_time(updates))
-    yield _card("Where every group was", "The sum is the number of submitted groups.", plots.depths(updates))
+    where = "The sum is the number of submitted groups. In hand: trained, and not yet in a checkpoint."
+    yield _card("Where every group was", where, plots.depths(updates, audit))
     yield _card("In flight", "Tasks leased or waiting, and groups ready to train.", plots.in_flight(updates))
     yield _card("Speed", "Trained tokens per second of the learner's time.", plots.speed(updates))
     yield from _training(updates)

@@ -20,6 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
+from echo_queue.queue import Audit
 from echo_queue.reporting.metrics import UpdateMetrics, began_s
 
 Floats = npt.NDArray[np.float64]
@@ -34,7 +35,18 @@ MOST_POINTS = 1_000
 PAUSE_S, PAUSE_SHARE = 10.0, 1 / 50
 """A time without a learner is a pause, across which no line is drawn, if it is as long as this, and as this share of
 the run."""
-DEPTHS = {"trained": GREEN, "replay": AMBER, "retry": VIOLET, "tasks": BLUE, "backlog": FAINT, "dead": RED}
+PLACES = {
+    "trained": (GREEN, 1.0),
+    "in hand": (GREEN, 0.45),
+    "ready": (AMBER, 1.0),
+    "retry": (VIOLET, 1.0),
+    "tasks": (BLUE, 1.0),
+    "backlog": (FAINT, 1.0),
+    "dead": (RED, 1.0),
+}
+"""The places of a group, from the bottom of their picture to its top, and their colours."""
+LAST_SHARE = 0.03
+"""The last place of every group, which no update recorded, is drawn with this share of the width."""
 
 SIZE: Size = (4.8, 2.65)
 """A picture of the page. It is small, so that its text can be read where a telephone shows it narrower still."""
@@ -161,23 +173,42 @@ def busy_shares(updates: Sequence[UpdateMetrics], most: int = 100) -> tuple[Floa
 
 
 @plot
-def depths(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
-    """Plots where every submitted group was after each update, which is the identity as a picture."""
-    began, shown = began_s(updates[0]), _shown(updates)
-    x, unit = _time([updates[place].time_s for place in shown], began)
-    names = [name for name in DEPTHS if any(updates[place].depths.get(name) for place in shown)]
-    series = [np.array([updates[place].depths.get(name, 0) for place in shown], dtype=float) for name in names]
+def depths(axes: Axes, updates: Sequence[UpdateMetrics], audit: Audit | None) -> None:
+    """Plots where every submitted group was after each update, which is the identity as a picture.
+
+    What the queue says now, after the last commit, is the right edge, if it is known.
+    """
+    shown = _shown(updates)
+    x, unit = _time([updates[place].time_s for place in shown], began_s(updates[0]))
+    series = places([updates[place] for place in shown], audit)
     cuts = _after_pauses(shown, _pauses(updates))
-    held = [np.insert(one, cuts, one[cuts - 1]) for one in series]  # until the next learner comes
-    axes.stackplot(
-        np.insert(x, cuts, x[cuts]), *held, colors=[DEPTHS[name] for name in names], labels=names, linewidth=0
-    )
+    x = np.insert(x, cuts, x[cuts])
+    held = {name: np.insert(one, cuts, one[cuts - 1]) for name, one in series.items()}  # until the next learner comes
+    if audit:
+        edge = x[-1] * (1 + LAST_SHARE)
+        x = np.concatenate([x, [x[-1], edge]])
+        held = {name: np.append(one, one[-1]) for name, one in held.items()}
+    axes.stackplot(x, *held.values(), colors=[PLACES[name] for name in held], labels=list(held), linewidth=0)
     axes.set_xlabel(f"{unit} since the start")
     axes.set_ylabel("groups")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
     axes.set_xlim(0, x[-1])
-    axes.set_ylim(0, max(map(sum, zip(*series, strict=True)), default=0) or 1)
+    axes.set_ylim(0, max(map(sum, zip(*series.values(), strict=True)), default=0) or 1)
     _legend_above(axes)
+
+
+def places(updates: Sequence[UpdateMetrics], audit: Audit | None) -> dict[str, Floats]:
+    """Returns how many groups were at each of the `PLACES` after each update, and at last by the audit, if any.
+
+    A group in replay is ready or in hand. Places where no group ever was are left out.
+    """
+    depths = [update.depths for update in updates]
+    if audit:
+        names = ("trained", "replay", "ready", "tasks", "backlog", "dead")  # its tasks are those of retry as well
+        depths.append({name: getattr(audit, name) for name in names})
+    depths = [found | {"in hand": found.get("replay", 0) - found.get("ready", 0)} for found in depths]
+    series = {name: np.array([found.get(name, 0) for found in depths], dtype=float) for name in PLACES}
+    return {name: one for name, one in series.items() if one.any()}
 
 
 @plot

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from echo_queue.config import Config
 from echo_queue.errors import ConfigError, Problem
+from echo_queue.queue import Audit
 from echo_queue.reporting import html
 from echo_queue.reporting.metrics import UpdateMetrics
 
@@ -14,13 +15,12 @@ def write(
     config: Config,
     updates: Sequence[UpdateMetrics],
     *,
-    identity: bool | None = None,
-    dead: int | None = None,
+    audit: Audit | None = None,
     answers: html.Answers | None = None,
 ) -> Path:
     """Writes the report, and returns its path. Raises `ConfigError` where a package for it is missing.
 
-    `identity`: whether it holds, `dead`: how many prompts died, `answers`: the newest ones, as far as they are known.
+    `audit`: the queue's last, `answers`: the newest ones, as far as they are known.
     """
     if missing := problem(config):
         raise ConfigError(missing)
@@ -28,7 +28,7 @@ def write(
         from echo_queue.reporting import tensorboard
 
         tensorboard.write(updates, config.run.dir / "tensorboard")
-    return html.write(config, updates, identity=identity, dead=dead, answers=answers)
+    return html.write(config, updates, audit=audit, answers=answers)
 
 
 def problem(config: Config) -> Problem | None:

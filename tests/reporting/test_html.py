@@ -1,5 +1,6 @@
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from echo_queue.config import Config
+from echo_queue.queue import Audit
 from echo_queue.reporting import html, plots
 from echo_queue.reporting.metrics import UpdateMetrics, summarise
 from tests.synthetic import START_S, update
@@ -24,6 +26,11 @@ def config(directory: Path) -> Config:
 
 def configured(directory: Path, **tables: object) -> Config:
     return Config.model_validate({"run": {"name": "t", "dir": str(directory)}} | tables)
+
+
+def audited(*, submitted: int = 1_600, **fields: int) -> Audit:
+    """Returns the audit of a run in which all 1,600 prompts were trained."""
+    return replace(Audit(submitted, 0, 0, 0, 1_600, 0, 0, 0, 0, 0, 0, 0, 0, 0), **fields)
 
 
 class Page(HTMLParser):
@@ -54,7 +61,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
     (directory / "held_out.json").write_text(
         '{"figures": [{"model": "a/base", "score": 0.16}, {"model": "a/model", "score": 0.95}]}'
     )
-    return html.write(config(directory), updates, identity=False).read_text(encoding="utf-8")
+    return html.write(config(directory), updates, audit=audited(submitted=1_601)).read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -165,6 +172,20 @@ def test_the_labels_of_both_axes_at_the_origin_do_not_touch() -> None:
     assert not boxes[0].overlaps(boxes[1])
 
 
+def test_the_last_place_of_every_group_is_that_after_the_last_commit() -> None:
+    kept = {"backlog": 0, "tasks": 4, "retry": 0, "ready": 6, "replay": 16, "trained": 80, "dead": 0}
+    updates = [update(5, depths=kept | {"tasks": 14, "replay": 6}), update(6, depths=kept)]
+    assert {name: found.tolist() for name, found in plots.places(updates, None).items()} == {
+        "trained": [80, 80], "in hand": [0, 10], "ready": [6, 6], "tasks": [14, 4],
+    }  # fmt: skip
+    last = {name: found[-1] for name, found in plots.places(updates, audited(trained=100)).items() if found[-1]}
+    assert last == {"trained": 100}
+    under_way = audited(trained=80, tasks=3, replay=17, ready=5)
+    last = {name: found[-1] for name, found in plots.places(updates, under_way).items()}
+    assert last == {"trained": 80, "in hand": 12, "ready": 5, "tasks": 3}
+    assert plots.depths(updates, None).count("<svg") == plots.depths(updates, under_way).count("<svg") == 1
+
+
 def header(directory: Path, *updates: UpdateMetrics, **prompts: str) -> str:
     """Returns the line under the page's title, of a configuration with two workers."""
     rollout = {"rollout": {"workers": 2}, "prompts": prompts}
@@ -220,7 +241,7 @@ def test_a_picture_of_a_long_run_is_no_larger_than_one_of_a_short_run(monkeypatc
     short, long = (len(plots.reward(some, by="samples")) for some in (updates[:20], updates))
     assert long < 1.2 * short
     drawn = [
-        plots.depths(updates),
+        plots.depths(updates, audited()),
         plots.in_flight(updates),
         plots.speed(updates),
         plots.off_policy(updates),
