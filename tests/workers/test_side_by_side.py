@@ -1,5 +1,6 @@
 """Calls of an environment go on side by side: in one process where they wait, in several where they compute."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from workers.environments.calls import Call, ScoringError
 from workers.environments.scorer import Scorer
 
 MODULE = "tests.workers.side_by_side"
+DEADLINE_S = 30.0
 
 
 def judged(completion: str, meet: int) -> Call:
@@ -76,6 +78,22 @@ def test_a_call_that_waits_too_long_is_cancelled_alone() -> None:
         with pytest.raises(ScoringError, match=r"timeout_s = 2\.0"):
             _ = calls["hang"].rewards
         assert answered(one, judged("y", meet=2)).rewards == calls["x"].rewards, "the process is the same"
+
+
+@pytest.mark.slow
+def test_a_call_that_waits_too_long_is_cancelled_while_others_are_answered_all_the_time() -> None:
+    with scorer(kind="function", function=f"{MODULE}:judges", processes=1, timeout_s=1.0) as one:
+        late = judged("hang", meet=1)
+        for call in (late, *(judged("soon", meet=1) for _ in range(4))):
+            one.ask(call)
+        give_up = time.monotonic() + DEADLINE_S
+        while late.answer is None:
+            assert time.monotonic() < give_up, "the late call was never cancelled"
+            for call in one.wait(1.0):
+                if call is not late:
+                    one.ask(Call(call.question, about="soon"))
+        with pytest.raises(ScoringError, match=r"timeout_s = 1\.0"):
+            _ = late.rewards
 
 
 @pytest.mark.slow

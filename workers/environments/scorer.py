@@ -59,6 +59,7 @@ class Scorer:
         self._poll = select.poll()
         self._poll.register(self._woken, select.POLLIN)
         self._grown_s = self._looked_s = 0.0
+        self._spared = set[EnvironmentProcess]()
         self._grow()
 
     @property
@@ -130,8 +131,10 @@ class Scorer:
                 self._hear(process)
         now_s = time.monotonic()
         if now_s > self._looked_s + LOOK_S:
-            self._looked_s = now_s
-            for process in [one for one in self._processes if one not in heard]:
+            # One that was heard just now may have more to say, after a pause of this thread; one that is heard at every
+            # look may still be late.
+            self._looked_s, self._spared = now_s, heard - self._spared
+            for process in [one for one in self._processes if one not in self._spared]:
                 self._look_at_deadlines(process, now_s)
         return woken
 
