@@ -93,6 +93,8 @@ def _blocks(call: ast.Call) -> bool:
             answer = not timed
         case "Redis" | "from_url" if receiver(call.func) in ("redis", "?"):
             answer = "socket_timeout" not in named and None not in named
+        case "poll":
+            answer = receiver(call.func) == "poll" and not call.args
         case "waitpid" | "pause" | "select":
             answer = receiver(call.func) in ("os", "signal", "select")
         case _:

@@ -1,5 +1,8 @@
 """What the user's code does with processes, signals and files stays its own affair, and ends with it."""
 
+import os
+import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -39,6 +42,35 @@ def test_what_a_reward_function_has_started_ends_with_its_process(tmp_path: Path
         assert score(one, answers(["well"], str(scored))) == [1.0]
         assert running(scored) == started(scored)
     assert running(scored) == []
+
+
+def test_an_environment_ends_by_its_worker_s_wish_while_a_fork_of_the_worker_lives_on(tmp_path: Path) -> None:
+    """A fork holds copies of the sockets that the worker closes."""
+    note, forks = tmp_path / "started", list[int]()
+    try:
+        with scorer(kind="function", function=f"{PROGRAMS}:starts") as one:
+            assert score(one, answers(["well"], str(note))) == [1.0]
+            forks.append(os.fork())
+            while not forks[0]:
+                signal.pause()
+        assert running(note) == []
+    finally:
+        for pid in forks:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def test_a_worker_with_more_than_a_thousand_open_files_has_an_environment() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, limits[1]), limits[1]))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        with scorer(kind="function", function=f"{PROGRAMS}:ill_mannered", timeout_s=20.0) as one:
+            assert score(one, answers(["well"])) == [1.0]
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 @pytest.mark.slow

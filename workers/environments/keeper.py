@@ -72,14 +72,16 @@ def _kept(environment: int, life: int) -> int:
     os.set_blocking(woken, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
-    ended = dict(_ended())
+    ended, poll = dict(_ended()), select.poll()  # `select` knows no descriptor above 1023, and a worker may have more
+    for descriptor in (life, wake):
+        poll.register(descriptor, select.POLLIN)
     while environment not in ended:
-        ready, _, _ = select.select([life, wake], [], [])
-        if wake in ready:
+        told = {descriptor for descriptor, _ in poll.poll()}
+        if wake in told:
             with suppress(BlockingIOError):
                 os.read(wake, 4096)
         ended = dict(_ended())
-        if life in ready:
+        if life in told:
             break
     return _end_all(environment, ended)
 

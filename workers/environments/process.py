@@ -7,6 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from echo_queue import failpoints
@@ -103,8 +104,14 @@ class EnvironmentProcess:
         """Ends the process and all that it started. Returns its exit code, negative if a signal ended it."""
         self.channel.close()
         if self._life.fileno() != -1:
-            failpoints.step("end scorer", self._life.close)
+            failpoints.step("end scorer", self._end_life)
         return reap(self._process, GONE_S, "the environment's process")
+
+    def _end_life(self) -> None:
+        """Ends the pipe, also for a copy of this end that a fork of this process has."""
+        with suppress(OSError):  # of a keeper that is gone
+            self._life.shutdown(socket.SHUT_RDWR)
+        self._life.close()
 
     def _spawn(self, kept: socket.socket, connection: socket.socket) -> "subprocess.Popen[bytes]":
         """Starts the process. `kept`: its keeper's end of the pipe that tells whether this process is alive."""
