@@ -11,7 +11,7 @@ PIP_INSTALL := $(PIP) install --no-compile
 CONSTRAINTS ?= constraints.txt
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' $(CONSTRAINTS))
 CONFIG ?= configs/quickstart.toml
-BENCHMARKS ?= capacity controller cost growth learner scale selection $(filter-out __init__ heartbeats pipeline_rl record_lengths runs verdict,$(basename $(notdir $(wildcard benchmarks/*.py))))
+BENCHMARKS ?= capacity controller cost growth learner scale selection $(filter-out __init__ heartbeats pipeline_rl record_lengths rows runs verdict,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
 .PHONY: help run run-vllm install install-vllm test test-fast test-vllm proof proof-drawn crash-points mutations storm fuzz
 .PHONY: storm-containers lint bench lock docs clean apt infra infra-planted terraform images images-test wheel join

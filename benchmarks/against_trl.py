@@ -21,15 +21,16 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
 import matplotlib
 
+from benchmarks.rows import Rows
 from benchmarks.runs import QUICK_START, quick_start
 from benchmarks.verdict import conclude
 from echo_queue.config import Config
@@ -288,13 +289,20 @@ def main() -> int:
         print(
             f"the machine is not idle (load {load_average:.1f}): times are not fair to TRL", file=sys.stderr, flush=True
         )
-    curves = [with_trl(config, base, updates, options.trl_threads)]
-    curves += [with_echo_queue(int(s), base, updates, options.workers) for s in options.bounds.split(",")]
-    rows = [row_of(curve) for curve in curves]
-    print(summary(rows), courses(rows), sep="\n\n", flush=True)
+    trainers: dict[str, Callable[[], Curve]] = {TRL: lambda: with_trl(config, base, updates, options.trl_threads)}
+    for s in map(int, options.bounds.split(",")):
+        trainers[f"S = {s}"] = partial(with_echo_queue, s, base, updates, options.workers)
+    rows, found = Rows(), list[Row]()
+    for trainer, train in trainers.items():
+        with rows.row(trainer):
+            found.append(row_of(train()))
+            print(summary(found[-1:]))
+    if found:
+        print("", summary(found), courses(found), sep="\n\n", flush=True)
     if options.plot:
-        plot(rows, options.plot)
-    return conclude(rows, targets(rows), as_json=options.json)
+        with rows.row("the plot"):
+            plot(found, options.plot)
+    return conclude(found, rows.promises or targets(found), as_json=options.json)
 
 
 if __name__ == "__main__":

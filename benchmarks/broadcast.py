@@ -11,16 +11,19 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
-from benchmarks.laboratory import machine, scenarios, system
+from benchmarks.laboratory import machine, scenarios, system, table
 from benchmarks.laboratory.figures import Late, Series, Uploaded
 from benchmarks.laboratory.network import Network
-from benchmarks.laboratory.table import HEADING, Table
 from benchmarks.laboratory.trial import CHUNK_DEADLINE_S, Laboratory
+from benchmarks.rows import Rows
 from benchmarks.verdict import print_verdict
 
+T = TypeVar("T")
 MBIT, MEGABYTES, ROUNDS, BASELINE_ROUNDS = 400.0, 200.0, 5, 3
 QUICK_MBIT, QUICK_MEGABYTES = 200.0, 20.0
 CHUNK_BYTES = 262_144
@@ -79,9 +82,15 @@ TROUBLE_WITH: Mapping[str, Experiment] = {
 UPLOADS = ("told", "announced")
 
 
-def measure(settings: Settings, table: Table) -> Figures:
+def measure(settings: Settings, rows: Rows) -> Figures:
     """Builds the laboratory, runs the experiments, prints each as it ends, and removes the laboratory."""
     others, wanted = machine.quiet_share(), _chooser(settings.only)
+
+    def each(name: str, experiment: Callable[[], T], show: Callable[[T], T]) -> tuple[T, ...]:
+        with rows.row(name):
+            return (show(experiment()),)
+        return ()
+
     with Network() as network:
         lab = Laboratory(network, settings.mbit, max(settings.peers), int(settings.megabytes * 1e6), CHUNK_BYTES)
         hops = min(lab.calibrate(CALIBRATION_S))
@@ -91,28 +100,24 @@ def measure(settings: Settings, table: Table) -> Figures:
             f"{settings.megabytes:g} MB over {settings.mbit:g} Mbit/s links: goodput {_mbit(lab.goodput):.1f} Mbit/s, "
         )
         table.write(f"so F/B = {lab.bound_s:.3f} s; {max(settings.peers)} hops at once get {_mbit(hops):.1f}; {load}\n")
-        table.write(HEADING)
+        table.write(table.HEADING)
         fewest = min(settings.peers)
-        baselines = tuple(
-            table.show(scenarios.plain(lab, peers, settings.baseline_rounds, source))
-            for source in ("store", "star")
-            for peers in settings.peers
-            if wanted(source)
-        )
-        peers = tuple(
-            table.show(scenarios.plain(lab, peers, settings.rounds)) for peers in settings.peers if wanted("peers")
-        )
-        trouble = tuple(
-            table.show(experiment(lab, fewest, settings.rounds))
-            for name, experiment in TROUBLE_WITH.items()
-            if wanted(name)
-        )
-        late = table.show_late(scenarios.late(lab, fewest, settings.rounds)) if wanted("late") else None
-        uploads = tuple(
-            table.show_uploaded(scenarios.uploaded(lab, fewest, settings.rounds, announcing=name == "announced"))
-            for name in UPLOADS
-            if wanted(name)
-        )
+        found: dict[str, list[Series]] = {"baselines": [], "peers": [], "trouble": []}
+        for source, peers in product(filter(wanted, ("store", "star")), settings.peers):
+            experiment = partial(scenarios.plain, lab, peers, settings.baseline_rounds, source)
+            found["baselines"] += each(f"{source}, {peers} peers", experiment, table.show)
+        for peers in settings.peers if wanted("peers") else ():
+            found["peers"] += each(f"{peers} peers", partial(scenarios.plain, lab, peers, settings.rounds), table.show)
+        for name in filter(wanted, TROUBLE_WITH):
+            experiment = partial(TROUBLE_WITH[name], lab, fewest, settings.rounds)
+            found["trouble"] += each(name, experiment, table.show)
+        late: tuple[Late, ...] = ()
+        if wanted("late"):
+            late = each("late", partial(scenarios.late, lab, fewest, settings.rounds), table.show_late)
+        uploads: list[Uploaded] = []
+        for name in filter(wanted, UPLOADS):
+            upload = partial(scenarios.uploaded, lab, fewest, settings.rounds, announcing=name == "announced")
+            uploads += each(name, upload, table.show_uploaded)
         return Figures(
             machine=load,
             others_busy=round(others, 3),
@@ -121,11 +126,9 @@ def measure(settings: Settings, table: Table) -> Figures:
             hops_mbit=round(_mbit(hops), 1),
             megabytes=settings.megabytes,
             bound_s=round(lab.bound_s, 3),
-            baselines=baselines,
-            peers=peers,
-            trouble=trouble,
-            late=late,
-            uploads=uploads,
+            **{kind: tuple(series) for kind, series in found.items()},
+            late=next(iter(late), None),
+            uploads=tuple(uploads),
         )
 
 
@@ -210,8 +213,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         only=args.only,
         quick=args.quick,
     )
-    figures = measure(settings, Table(None if args.json else sys.stdout))
-    targets = targets_of(figures, timed=not args.quick)
+    figures = measure(settings, rows := Rows())
+    targets = rows.promises | targets_of(figures, timed=not args.quick)
     if args.json:
         print_verdict(figures, targets)
     else:

@@ -29,6 +29,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging
 
+from benchmarks.rows import Rows
 from benchmarks.verdict import conclude
 from echo_queue import config
 from echo_queue.weights.delta import Settings, apply, encode
@@ -96,29 +97,31 @@ def main() -> int:
         f"pair          changed    ours  way      kinds              B/change  /bound  encode  apply   bound  by tensor"
         f"  order 0  xor+zstd-{ZSTD_LEVEL}  index+value  break-even apply, encode"
     )
-    rows = [shown(measure(name, lr, *pair, options.repeats)) for name, lr, pair in trained_pairs()]
-    promised = [row for row in rows if row.lr in PROMISED and row.pair.startswith("bf16")]
+    rows, found = Rows(), list[Row]()
+    for name, lr, pair in trained_pairs():
+        with rows.row(name):
+            found.append(measure(name, lr, *pair, options.repeats))
+            show(found[-1])
+    promised = [row for row in found if row.lr in PROMISED and row.pair.startswith("bf16")]
     targets = {
         f"at most {MOST_OF_BOUND} of the entropy given the exponent, at lr 1e-6 and 3e-6": all(
             row.ours <= MOST_OF_BOUND * row.bound for row in promised
         ),
         "smaller than zstd of xor and than index + value everywhere": all(
-            row.ours < min(row.zstd_of_xor, row.index_and_value) for row in rows
+            row.ours < min(row.zstd_of_xor, row.index_and_value) for row in found
         ),
     }
-    return conclude(rows, targets, as_json=options.json)
+    return conclude(found, rows.promises or targets, as_json=options.json)
 
 
-def shown(row: Row) -> Row:
+def show(row: Row) -> None:
     for name, way in row.ways.items():
         print(
             f"{row.pair:13} {row.changed:7.2%} {row.ours:7.3f}  {name:8} {way.kinds:18}"
             f" {way.bytes_per_change:8.3f} {way.of_bound:7.3f} {way.encode:7.2f} {way.apply:6.2f}"
             f" {row.bound:7.3f} {row.bound_by_tensor:10.3f} {row.order_0:8.3f} {row.zstd_of_xor:11.2f}"
-            f" {row.index_and_value:12.2f} {row.break_even_apply:14.0f} {row.break_even_encode:9.0f}",
-            flush=True,
+            f" {row.index_and_value:12.2f} {row.break_even_apply:14.0f} {row.break_even_encode:9.0f}"
         )
-    return row
 
 
 def measure(name: str, lr: float, base: Versions, new: Versions, repeats: int) -> Row:

@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -31,7 +32,8 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from benchmarks.verdict import print_verdict
+from benchmarks.rows import Rows
+from benchmarks.verdict import conclude
 from echo_queue.config import Config
 from echo_queue.records import Tokens, Version
 from workers import engines
@@ -107,7 +109,8 @@ class Contestant(Protocol):
         """Generates `NEW` tokens for each of these prompts; returns how many in all."""
 
 
-def main() -> None:
+def main() -> int:
+    """Prints the figures; returns 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", action="store_true", help="print one JSON document at the end")
     parser.add_argument("--repeats", type=int, default=5)
@@ -117,11 +120,14 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.contest:
         contest(asked.contest, asked.models[0])
-        return
-    rows = [measure(engine, model, asked.repeats) for model in asked.models for engine in asked.engines]
-    print_table(rows)
-    if asked.json:
-        print_verdict(rows, targets(rows))
+        return 0
+    print("engine        model  samples  tokens/s  bare tokens/s  ratio", flush=True)
+    rows, found = Rows(), list[Measured]()
+    for model, engine in product(asked.models, asked.engines):
+        with rows.row(f"{engine}, {model}"):
+            found.append(measure(engine, model, asked.repeats))
+            show(found[-1])
+    return conclude(found, rows.promises | targets(found), as_json=asked.json)
 
 
 def targets(rows: Sequence[Measured]) -> dict[str, bool]:
@@ -139,15 +145,13 @@ def targets(rows: Sequence[Measured]) -> dict[str, bool]:
     return kept
 
 
-def print_table(rows: Sequence[Measured]) -> None:
-    print("engine        model  samples  tokens/s  bare tokens/s  ratio")
-    for speed in (speed for row in rows for speed in row.speeds):
+def show(row: Measured) -> None:
+    for speed in row.speeds:
         print(
             f"{speed.engine:12s}  {speed.model:>5s}  {speed.samples:7d}  {speed.tokens_s:8,.0f}  "
             f"{speed.bare_tokens_s:13,.0f}  {speed.ratio:5.2f}"
         )
-    for row in rows:
-        print(f"{row.pause.engine}, {row.pause.model}: a swap takes {row.pause.pause_ms:.1f} ms (median of {SWAPS})")
+    print(f"{row.pause.engine}, {row.pause.model}: a swap takes {row.pause.pause_ms:.1f} ms (median of {SWAPS})")
 
 
 class Child:
@@ -334,4 +338,4 @@ def _manifest(number: int, tensors: Mapping[str, torch.Tensor]) -> "Manifest":
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

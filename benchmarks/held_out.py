@@ -9,6 +9,7 @@ that is in one of those sets nevertheless (sets are drawn at random) is left out
 """
 
 import argparse
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
+from benchmarks.rows import Rows
 from benchmarks.runs import models
 from benchmarks.verdict import print_verdict
 from echo_queue.config import Config
@@ -88,7 +90,8 @@ def greedy(folder: Path, prompts: list[str], max_new_tokens: int) -> list[str]:
     return answers
 
 
-def main() -> None:
+def main() -> int:
+    """Prints the scores; returns 1 if one is not known."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, nargs="*", help="model folders; default: the run's base and final model")
     parser.add_argument("--config", type=Path, default=Path("configs/quickstart.toml"))
@@ -97,16 +100,18 @@ def main() -> None:
     options = parser.parse_args()
     disable_progress_bar()
     config = load(options.config)
-    results = [evaluate(folder, config, options.prompts) for folder in models(options.config, config, options.model)]
+    rows, results = Rows(), list[HeldOut]()
+    for folder in models(options.config, config, options.model):
+        with rows.row(str(folder)):
+            results.append(result := evaluate(folder, config, options.prompts))
+            print(
+                f"{result.model}: {result.score:.3f} on {result.prompts} held-out prompts, greedy "
+                f"({result.exact:.3f} exact to the letter; {result.left_out} prompts left out, the run holds them)"
+            )
     if options.json:
-        print_verdict(results, {f"{GOOD:.2f} at the end": results[-1].score >= GOOD})
-        return
-    for result in results:
-        print(
-            f"{result.model}: {result.score:.3f} on {result.prompts} held-out prompts, greedy "
-            f"({result.exact:.3f} exact to the letter; {result.left_out} prompts left out, the run holds them)"
-        )
+        print_verdict(results, rows.promises or {f"{GOOD:.2f} at the end": results[-1].score >= GOOD})
+    return 1 if rows.lost else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -20,12 +20,14 @@ import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import orjson
 import redis
 
+from benchmarks.rows import Rows
 from benchmarks.verdict import conclude
 from echo_queue.capacity.simulation.learner import LearnerTimes
 from echo_queue.capacity.simulation.machine import Machine
@@ -194,10 +196,10 @@ def bound_s(trace: Trace, s: int) -> float:
 # ----------------------------------------------------------------------------------------------------------------------
 
 
-def measure(client: "redis.Redis") -> Iterator[Row]:
+def measure(client: "redis.Redis", rows: Rows) -> Iterator[Row]:
     for traces in ([recorded()], [heavy_tailed(seed) for seed in range(1, SEEDS + 1)]):
-        for s in (0, 4):
-            for order in ORDERS:
+        for s, order in product((0, 4), ORDERS):
+            with rows.row(f"{traces[0].name}, S = {s}, {order}"):
                 runs = [run(client, f"{one.name}-{s}-{order}-{at}", one, s, order) for at, one in enumerate(traces)]
                 yield row_of(traces, s, order, runs)
 
@@ -219,25 +221,27 @@ def targets(rows: Sequence[Row]) -> dict[str, bool]:
     }
 
 
-def table(rows: Sequence[Row]) -> str:
-    head = "| trace | S | order | makespan | / bound | learner idle | sent back |\n" + "| --- " * 7 + "|"
-    body = (
+HEAD = "| trace | S | order | makespan | / bound | learner idle | sent back |\n" + "| --- " * 7 + "|"
+
+
+def line(row: Row) -> str:
+    return (
         f"| {row.trace} | {row.s} | {row.order} | {row.makespan_s:.3g} s | {row.makespan_s / row.bound_s:.2f} "
         f"| {row.idle_share:.1%} | {row.sent_back} |"
-        for row in rows
     )
-    return "\n".join((head, *body))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    rows, found = Rows(), list[Row]()
+    print(HEAD, flush=True)
     with simulated_server() as client:
-        rows = list(measure(client))
-    held = targets(rows)
-    print(table(rows))
-    return conclude(rows, held, as_json=arguments.json)
+        for row in measure(client, rows):
+            found.append(row)
+            print(line(row), flush=True)
+    return conclude(found, rows.promises or targets(found), as_json=arguments.json)
 
 
 if __name__ == "__main__":

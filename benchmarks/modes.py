@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from benchmarks.rows import Rows
 from benchmarks.runs import quick_start
 from benchmarks.verdict import conclude
 from echo_queue.reporting import metrics
@@ -45,16 +46,20 @@ class Row:
     reward_last: float
 
 
-def measure(updates: int, rounds: int) -> list[Row]:
-    """Measures the modes in turns, so that other load on the machine affects all of them."""
+def measure(updates: int, rounds: int, rows: Rows) -> list[Row]:
+    """Measures the modes in turns, so that other load on the machine affects all of them. Prints each run."""
     histories: dict[str, list[History]] = {mode: [] for mode in SETTINGS}
+    print(HEAD, flush=True)
     for number in range(rounds):
         for mode, settings in SETTINGS.items():
             name = f"{mode}-{number}"
             fixed = {"ROLLOUT__MODE": mode, "LEARNER__MAX_UPDATES": updates, "MODEL__BASE": WORK / "base" / "base"}
-            quick_start("run", WORK / name, {**fixed, **settings})
-            histories[mode].append(metrics.read(WORK / name / "metrics.jsonl"))
-    return [row_of(mode, runs) for mode, runs in histories.items()]
+            with rows.row(name):
+                quick_start("run", WORK / name, {**fixed, **settings})
+                history = metrics.read(WORK / name / "metrics.jsonl")
+                print(line(row_of(name, [history])))
+                histories[mode].append(history)
+    return [row_of(mode, runs) for mode, runs in histories.items() if runs]
 
 
 def row_of(mode: str, runs: Sequence[History]) -> Row:
@@ -87,18 +92,21 @@ def targets(rows: Sequence[Row]) -> dict[str, bool]:
     }
 
 
-def table(rows: Sequence[Row]) -> str:
-    head = (
-        f"{'mode':<10} {'max lag':>7} {'mean':>6} {'tokens':>7} {'mixed':>6} {'idle':>6} {'s/update':>9} {'reward':>7}"
-    )
-    baseline = rows[0].s_per_update
-    body = (
-        f"{row.mode:<10} {row.max_lag:>7} {row.mean_lag:>6.2f} {row.token_lag:>7.2f} {row.mixed_groups:>6} "
+HEAD = f"{'mode':<12} {'max lag':>7} {'mean':>6} {'tokens':>7} {'mixed':>6} {'idle':>6} {'s/update':>9} {'reward':>7}"
+
+
+def line(row: Row) -> str:
+    return (
+        f"{row.mode:<12} {row.max_lag:>7} {row.mean_lag:>6.2f} {row.token_lag:>7.2f} {row.mixed_groups:>6} "
         f"{row.idle_share:>6.0%} {row.s_per_update:>9.3f} {row.reward_last:>7.2f}"
-        f"   {row.s_per_update / baseline:.2f} x sync"
-        for row in rows
     )
-    return "\n".join((head, *body))
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Returns the modes, beside `sync` if that was measured."""
+    sync_s = next((row.s_per_update for row in rows if row.mode == "sync"), None)
+    body = (line(row) + (f"   {row.s_per_update / sync_s:.2f} x sync" if sync_s else "") for row in rows)
+    return "\n".join((HEAD, *body))
 
 
 def main() -> int:
@@ -109,10 +117,9 @@ def main() -> int:
     arguments = parser.parse_args()
     shutil.rmtree(WORK, ignore_errors=True)
     quick_start("init-model", WORK / "base", {})
-    rows = measure(arguments.updates, arguments.rounds)
-    held = targets(rows)
-    print(table(rows))
-    return conclude(rows, held, as_json=arguments.json)
+    found = measure(arguments.updates, arguments.rounds, rows := Rows())
+    print("", table(found), sep="\n")
+    return conclude(found, rows.promises or targets(found), as_json=arguments.json)
 
 
 if __name__ == "__main__":

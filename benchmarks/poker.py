@@ -11,6 +11,7 @@ poker table with the pipeline, but neither its engine nor its scorer: it uses `A
 
 import argparse
 import math
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -20,6 +21,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
+from benchmarks.rows import Rows
 from benchmarks.runs import models
 from benchmarks.verdict import print_verdict
 from echo_queue.config import Config
@@ -126,7 +128,8 @@ def compare(how: str, first: list[tuple[float, bool]], last: list[tuple[float, b
     return Gain(how, fmean(gains), Z_95 * error, fmean(gains) / error if error else 0.0)
 
 
-def main() -> None:
+def main() -> int:
+    """Prints the chips; returns 1 if a model's are not known."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, nargs="*", help="model folders; default: the run's base and final model")
     parser.add_argument("--config", type=Path, default=Path("configs/poker.toml"))
@@ -138,20 +141,23 @@ def main() -> None:
     task = task_of(config)
     deals = PokerSource(task.dataset, task.settings | {"seed": task.seed + HELD_OUT_SEED_OFFSET, "size": options.hands})
     folders = models(options.config, config, options.model)
-    results, gains = list[Played](), list[Gain]()
-    for how in ("greedy", "sampled"):
-        played = [play(folder, config, deals, options.hands, sampled=how == "sampled") for folder in folders]
-        results += [summarise(folder, how, one) for folder, one in zip(folders, played, strict=True)]
-        gains.append(compare(how, played[0], played[-1]))
-    if options.json:
-        print_verdict([*results, *gains], {f"z above {Z_CLEAR}": all(gain.z > Z_CLEAR for gain in gains)})
-        return
+    rows, results, gains = Rows(), list[Played](), list[Gain]()
     print(f"{config.prompts.source} against {task.settings['opponent']}, {options.hands} held-out deals, chips a hand")
-    for one in results:
-        print(f"  {one.how:8} {one.chips:+.3f} ± {one.interval:.3f}  forfeits {one.forfeits:.1%}  {one.model}")
-    for gain in gains:
-        print(f"  {gain.how:8} {gain.chips:+.3f} ± {gain.interval:.3f}  z = {gain.z:.1f}  the last against the first")
+    for how in ("greedy", "sampled"):
+        played = {}
+        for folder in folders:
+            with rows.row(f"{how}, {folder}"):
+                played[folder] = play(folder, config, deals, options.hands, sampled=how == "sampled")
+                results.append(one := summarise(folder, how, played[folder]))
+                print(f"  {how:8} {one.chips:+.3f} ± {one.interval:.3f}  forfeits {one.forfeits:.1%}  {folder}")
+        if played.keys() >= {folders[0], folders[-1]}:
+            gains.append(gain := compare(how, played[folders[0]], played[folders[-1]]))
+            print(f"  {how:8} {gain.chips:+.3f} ± {gain.interval:.3f}  z = {gain.z:.1f}  the last against the first")
+    if options.json:
+        clear = {f"z above {Z_CLEAR}": all(gain.z > Z_CLEAR for gain in gains)}
+        print_verdict([*results, *gains], rows.promises or clear)
+    return 1 if rows.lost else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

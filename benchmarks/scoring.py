@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import slow_rewards
+from benchmarks.rows import Rows
 from benchmarks.slow_rewards import JUDGE_S, TOOL_S, compute
 from benchmarks.verdict import conclude
 from tests.workers.small import save_model
@@ -73,11 +74,13 @@ def main(as_json: bool) -> int:
     rounds = rounds_of(COMPUTE_S)
     with tempfile.TemporaryDirectory() as name:
         folder = save_model(Path(name, "model"), seed=0)
-        figures = [measured(Path(name), folder, work, rounds) for work in WORKS]
-    for one in figures:
-        rates = f"{one.groups_per_s:5.2f} groups/s, one at a time {one.one_at_a_time_per_s:.2f}"
-        print(f"{one.name:16} {rates} (× {one.ratio:.1f}), {one.share:.2f} of what is allowed")
-    return conclude(figures, targets(figures), as_json=as_json)
+        rows, figures = Rows(), list[Figures]()
+        for work in WORKS:
+            with rows.row(work.name):
+                figures.append(one := measured(Path(name), folder, work, rounds))
+                rates = f"{one.groups_per_s:5.2f} groups/s, one at a time {one.one_at_a_time_per_s:.2f}"
+                print(f"{one.name:16} {rates} (× {one.ratio:.1f}), {one.share:.2f} of what is allowed")
+    return conclude(figures, rows.promises | targets(figures), as_json=as_json)
 
 
 def targets(figures: list[Figures]) -> dict[str, bool]:

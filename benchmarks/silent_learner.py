@@ -17,11 +17,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.rows import Rows
 from benchmarks.verdict import conclude
 from echo_queue.config import Config, toml_text
 from echo_queue.errors import IDLE
@@ -239,7 +240,7 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def promises(rows: list[Row], played: Live | None) -> Mapping[str, bool]:
+def promises(rows: list[Row], played: Live | None) -> dict[str, bool]:
     saving = {row.way: row.saving for row in rows}
     targets = {
         f"{way}: a dead learner costs {LEAST_SAVING:.0%} less in a day": saving[way] >= LEAST_SAVING
@@ -261,7 +262,9 @@ def main() -> int:
     options = parser.parse_args()
     rows = list(a_day())
     print(f"{MACHINES} machines at {USD} USD an hour; the learner dies\n{table(rows)}", flush=True)
-    played = None if options.day_only else live()
+    lost, played = Rows(), None
+    with lost.row("live"):
+        played = None if options.day_only else live()
     if played:
         print(
             f"\nlive, with stall_s {STALL_S:g} s and idle_deadline_s {IDLE_S:g} s, after the kill of the learner:\n"
@@ -271,7 +274,7 @@ def main() -> int:
             flush=True,
         )
     figures = {"day": [asdict(row) for row in rows], "live": asdict(played) if played else None}
-    return conclude(figures, promises(rows, played), as_json=options.json)
+    return conclude(figures, lost.promises | promises(rows, played), as_json=options.json)
 
 
 if __name__ == "__main__":

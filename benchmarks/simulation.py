@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.rows import Rows
 from benchmarks.verdict import conclude
 from echo_queue.capacity.simulation import Setting, simulate
 
@@ -147,21 +148,23 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    speed = measure_speed()
-    print(
-        f"{speed.groups:,} groups of {speed.simulated_h:g} h on {MACHINES:,} machines, {speed.machines_lost:,} of them"
-        f" lost: {speed.seconds:g} s; learner {speed.utilisation:.1%} busy",
-        flush=True,
-    )
-    pairs = []
-    for number, setting in enumerate(drawn(options.settings, options.seed)):
-        pairs.append(one := compare(setting, number))
+    rows, speeds, pairs = Rows(), list[Speed](), list[Pair]()
+    with rows.row(f"{MACHINES:,} machines"):
+        speeds.append(speed := measure_speed())
         print(
-            f"S = {one.s}, κ = {one.kappa}: fast {one.fast[0]:.2%}, lag {one.fast[1]:.3f} in {one.fast_s:g} s;"
-            f" exact {one.exact[0]:.2%}, lag {one.exact[1]:.3f} in {one.exact_s:g} s",
-            flush=True,
+            f"{speed.groups:,} groups of {speed.simulated_h:g} h on {MACHINES:,} machines, {speed.machines_lost:,} of "
+            f"them lost: {speed.seconds:g} s; learner {speed.utilisation:.1%} busy"
         )
-    measured = Measured(speed, pairs)
+    for number, setting in enumerate(drawn(options.settings, options.seed)):
+        with rows.row(f"setting {number}"):
+            pairs.append(one := compare(setting, number))
+            print(
+                f"S = {one.s}, κ = {one.kappa}: fast {one.fast[0]:.2%}, lag {one.fast[1]:.3f} in {one.fast_s:g} s;"
+                f" exact {one.exact[0]:.2%}, lag {one.exact[1]:.3f} in {one.exact_s:g} s"
+            )
+    if rows.lost:
+        return conclude([*speeds, *pairs], rows.promises, as_json=options.json)
+    measured = Measured(speeds[0], pairs)
     return conclude(measured, targets(measured), as_json=options.json)
 
 

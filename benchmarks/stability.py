@@ -36,6 +36,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
+from benchmarks.rows import Rows
 from benchmarks.verdict import conclude
 from echo_queue.config import Learner
 from echo_queue.config.presets import PRESETS
@@ -266,17 +267,21 @@ def _run_of(values: dict[str, Any]) -> Run:
     return Run(setting, **{name: tuple(course) for name, course in values.items()})
 
 
-def sweep(settings: Sequence[Setting], path: Path) -> list[Run]:
-    """Returns a run of each setting; those that are not in the file yet are made, and added to it."""
+def sweep(settings: Sequence[Setting], path: Path, rows: Rows) -> list[Run]:
+    """Returns a run of each setting, the lost ones left out; those that are not in the file yet are made, and added to
+    it."""
     done = stored(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab", buffering=0) as file:
         for setting in settings:
-            if setting not in done:
+            if setting in done:
+                continue
+            with rows.row(str(setting)):
                 run = execute(setting)
                 file.write(orjson.dumps(asdict(run) | {"setting": setting._asdict()}, option=orjson.OPT_APPEND_NEWLINE))
                 done[setting] = run
-    return [done[setting] for setting in settings]
+                print(f"{setting}: {run.final:.3f}")
+    return [done[setting] for setting in settings if setting in done]
 
 
 @dataclass(frozen=True)
@@ -450,12 +455,13 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    runs = sweep(list(settings_of(options)), options.results)
+    runs = sweep(list(settings_of(options)), options.results, rows := Rows())
     cells = cells_of(runs)
     print(table(cells))
     if options.plot:
-        plot(cells, options.plot)
-    return conclude(cells, targets(runs, cells), as_json=options.json)
+        with rows.row("the plot"):
+            plot(cells, options.plot)
+    return conclude(cells, rows.promises or targets(runs, cells), as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from benchmarks import stability
+from benchmarks.rows import Rows
 from benchmarks.runs import echo_queue
 from benchmarks.stability import FRESH, GROUPS, LENGTH, SYMBOLS, TASKS, Setting
 from benchmarks.verdict import conclude
@@ -186,18 +187,19 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    corners = []
+    rows, corners = Rows(), list[Corner]()
     for s, kappa in (map(int, corner.split(":")) for corner in options.corners.split(",")):
         pairs = []
         for task, seed in product(options.tasks.split(","), map(int, options.seeds.split(","))):
             name = options.preset if s else FRESH
             setting = Setting(name, task, s, kappa, seed, options.updates, options.lr, "warn")
-            pairs.append(Pair(task, s, kappa, seed, forced(setting), through_the_queue(setting, options.preset)))
-            print(pairs[-1], file=sys.stderr, flush=True)
-        corners.append(corner_of(pairs))
+            with rows.row(f"{task}, S = {s}, κ = {kappa}, seed {seed}"):
+                pairs.append(Pair(task, s, kappa, seed, forced(setting), through_the_queue(setting, options.preset)))
+                print(pairs[-1])
+        corners += [corner_of(pairs)] if pairs else []
     print(table(corners))
     held = {f"S = {one.s}, κ = {one.kappa}: the queue ends where the forced lag does": one.agrees for one in corners}
-    return conclude(corners, held, as_json=options.json)
+    return conclude(corners, rows.promises | held, as_json=options.json)
 
 
 if __name__ == "__main__":

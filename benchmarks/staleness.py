@@ -12,10 +12,12 @@ import argparse
 import shutil
 import sys
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import matplotlib
 
+from benchmarks.rows import Rows
 from benchmarks.runs import quick_start
 from benchmarks.verdict import conclude
 from echo_queue.reporting import metrics
@@ -89,14 +91,14 @@ def plot(rows: list[Row], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def table(rows: list[Row]) -> str:
-    head = f"{'S':>3}  {'':<7} {'max lag':>7} {'mean lag':>9} {'idle':>7} {'sent back':>10} {'reward':>7}"
-    body = (
+HEAD = f"{'S':>3}  {'':<7} {'max lag':>7} {'mean lag':>9} {'idle':>7} {'sent back':>10} {'reward':>7}"
+
+
+def line(row: Row) -> str:
+    return (
         f"{row.s:>3}  {'paced' if row.pace else 'filled':<7} {row.max_lag:>7} {row.mean_lag:>9.2f}"
         f" {row.idle_share:>7.1%} {row.sent_back_share:>10.2%} {row.reward_last:>7.2f}"
-        for row in rows
     )
-    return "\n".join((head, *body))
 
 
 def main() -> int:
@@ -108,12 +110,16 @@ def main() -> int:
     arguments = parser.parse_args()
     shutil.rmtree(WORK, ignore_errors=True)
     quick_start("init-model", WORK / "base", {})
-    rows = [measure(int(s), pace, arguments.updates) for s in arguments.bounds.split(",") for pace in (True, False)]
-    held = targets(rows)
-    print(table(rows))
+    rows, found = Rows(), list[Row]()
+    print(HEAD, flush=True)
+    for s, pace in product(map(int, arguments.bounds.split(",")), (True, False)):
+        with rows.row(f"S = {s}, {'paced' if pace else 'filled'}"):
+            found.append(measure(s, pace, arguments.updates))
+            print(line(found[-1]))
     if arguments.plot:
-        plot(rows, arguments.plot)
-    return conclude(rows, held, as_json=arguments.json)
+        with rows.row("the plot"):
+            plot(found, arguments.plot)
+    return conclude(found, rows.promises | targets(found), as_json=arguments.json)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from benchmarks.rows import Rows
 from benchmarks.runs import ECHO_QUEUE, quick_start
 from benchmarks.verdict import conclude
 from echo_queue.launch.fork_server.client import can_fork
@@ -93,14 +94,18 @@ def main() -> int:
     model = BUILD / "model"
     quick_start("init-model", model, {})
     base = (model / "base").absolute()
-    found: tuple[list[Start], list[Start]] = ([], [])
-    for _ in range(arguments.rounds):
-        for starts, program in zip(found, (ECHO_QUEUE, WITHOUT), strict=True):
-            starts.append(start(program, base))
-    forked, alone = summarise("with the fork server", found[0]), summarise("without", found[1])
+    rows, found = Rows(), dict[str, list[Start]]()
+    for number in range(arguments.rounds):
+        for kind, program in (("with the fork server", ECHO_QUEUE), ("without", WITHOUT)):
+            with rows.row(f"{kind}, round {number}"):
+                found.setdefault(kind, []).append(one := start(program, base))
+                print(f"{kind}: {one.first_update_s:.1f} s, {one.processors_s:.1f} s of processors")
+    if rows.lost:
+        return conclude(found, rows.promises, as_json=arguments.json)
+    forked, alone = (summarise(kind, starts) for kind, starts in found.items())
     print("| start | first update | processors |\n| --- | --- | --- |")
-    for one in (forked, alone):
-        print(f"| {one.kind} | {one.first_update_s:.1f} s | {one.processors_s:.1f} s |")
+    for each in (forked, alone):
+        print(f"| {each.kind} | {each.first_update_s:.1f} s | {each.processors_s:.1f} s |")
     ratios = forked.first_update_s / alone.first_update_s, forked.processors_s / alone.processors_s
     print(f"| ratio | {ratios[0]:.2f} | {ratios[1]:.2f} |")
     return conclude([forked, alone], targets(forked, alone), as_json=arguments.json)

@@ -18,6 +18,7 @@ from pathlib import Path
 from transformers.utils.logging import disable_progress_bar
 
 from benchmarks.held_out import evaluate
+from benchmarks.rows import Rows
 from benchmarks.verdict import print_verdict
 from echo_queue.config.loading import load
 from echo_queue.reporting import metrics
@@ -58,7 +59,7 @@ def run(path: Path, seed: int, prompts: int) -> Outcome:
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     if done.returncode:
         said = done.stdout[-4000:] + done.stderr[-4000:]
-        raise SystemExit(f"seed {seed}: the run ended with {done.returncode}:\n{said}")
+        raise RuntimeError(f"the run ended with {done.returncode}:\n{said}")
     took = time.monotonic() - began
     config = load(path, environ)
     summary = metrics.summarise(metrics.read(folder / "metrics.jsonl"))
@@ -82,15 +83,16 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     disable_progress_bar()
-    outcomes = []
+    rows, outcomes = Rows(), list[Outcome]()
     for seed in options.seeds:
-        outcomes.append(outcome := run(options.config, seed, options.prompts))
-        if not options.json:
+        with rows.row(f"seed {seed}"):
+            outcomes.append(outcome := run(options.config, seed, options.prompts))
             _show(outcome)
+    wanted = f"from {BASE_AT_MOST:.2f} or less to {FINAL_AT_LEAST:.2f} or more in {TRAINING_AT_MOST_S:.0f} s"
+    targets = rows.promises | {f"seed {outcome.seed}: {wanted}": outcome.good for outcome in outcomes}
     if options.json:
-        wanted = f"from {BASE_AT_MOST:.2f} or less to {FINAL_AT_LEAST:.2f} or more in {TRAINING_AT_MOST_S:.0f} s"
-        print_verdict(outcomes, {f"seed {outcome.seed}: {wanted}": outcome.good for outcome in outcomes})
-    return 0 if all(outcome.good for outcome in outcomes) else 1
+        print_verdict(outcomes, targets)
+    return 0 if all(targets.values()) else 1
 
 
 def _show(outcome: Outcome) -> None:
@@ -98,8 +100,7 @@ def _show(outcome: Outcome) -> None:
         f"seed {outcome.seed}: {outcome.base_score:.3f} → {outcome.final_score:.3f} in {outcome.training_s:.0f} s of "
         f"training ({outcome.process_s:.0f} s in all, {outcome.updates} updates, mean lag {outcome.mean_lag:.2f}, "
         f"learner idle {outcome.idle_share:.0%}); wanted ≤ {BASE_AT_MOST:.2f} → ≥ {FINAL_AT_LEAST:.2f} in "
-        f"{TRAINING_AT_MOST_S:.0f} s: {'yes' if outcome.good else 'no'}",
-        flush=True,
+        f"{TRAINING_AT_MOST_S:.0f} s: {'yes' if outcome.good else 'no'}"
     )
 
 

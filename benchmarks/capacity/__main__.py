@@ -13,13 +13,14 @@ import argparse
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from threading import Barrier
 
 from transformers.utils.logging import disable_progress_bar
 
 from benchmarks.capacity.case import LEAST_S, PLANNED, Case, drawn, planned
 from benchmarks.capacity.live import Row, measure
+from benchmarks.rows import Rows
 from benchmarks.verdict import conclude
 
 HEAD = (
@@ -84,19 +85,18 @@ def rounds(cases: Sequence[Case], at_once: int) -> Iterator[Sequence[Case]]:
     yield from (ordered[first::count] for first in range(count))
 
 
-def measured(cases: Sequence[Case], options: argparse.Namespace) -> Mapping[Case, Row]:
-    """Runs all settings, and prints each one's line. Raises the first error once the round has ended."""
+def measured(cases: Sequence[Case], options: argparse.Namespace, rows: Rows) -> Mapping[Case, Row]:
+    """Runs all settings, and prints each one's line as soon as it is known."""
     found = {}
     for beside in rounds(cases, options.at_once):
         start = Barrier(len(beside))
         with ThreadPoolExecutor(len(beside)) as threads:
-            under_way = [threads.submit(measure, case, options.seconds, options.train, start) for case in beside]
-            for case, ended in zip(beside, under_way, strict=True):
-                if error := ended.exception():
-                    start.abort()
-                    raise error
-                found[case] = ended.result()
-                print(line(found[case]), flush=True)
+            under_way = {threads.submit(measure, case, options.seconds, options.train, start): case for case in beside}
+            for ended in as_completed(under_way):
+                case = under_way[ended]
+                with rows.row(str(case)):
+                    found[case] = ended.result()
+                    print(line(found[case]))
     return found
 
 
@@ -112,10 +112,11 @@ def main() -> int:
     disable_progress_bar()
     cases = [*planned(options.seed), *drawn(options.settings, options.seed)]
     print(HEAD, flush=True)
-    found = measured(cases, options)
-    rows = [found[case] for case in cases]
-    print(summary(rows), flush=True)
-    return conclude(rows, targets(rows, *rows[:2]), as_json=options.json)
+    by_case = measured(cases, options, rows := Rows())
+    found = [by_case[case] for case in cases if case in by_case]
+    if any(row.case.s >= LEAST_S for row in found):
+        print(summary(found), flush=True)
+    return conclude(found, rows.promises or targets(found, *found[:2]), as_json=options.json)
 
 
 if __name__ == "__main__":

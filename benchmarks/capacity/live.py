@@ -53,20 +53,22 @@ class Row:
 
 
 def measure(case: Case, seconds: float, train_s: float, start: threading.Barrier) -> Row:
-    """Runs a setting for so long, its warm-up included, once all that run beside it are ready as well."""
-    trace = trace_of(case, train_s)
+    """Runs a setting for so long, its warm-up included, once all that run beside it are ready as well, or lost."""
     with ExitStack() as ends:
-        directory = Path(ends.enter_context(tempfile.TemporaryDirectory()))
-        with LOADING:
-            run = ends.enter_context(running(directory, _settings(case)))
-            tensors = tensors_of(Path(run.harness.config.base_model))
-        trace.write(directory / "trace.json")
-        plan = Plan(directory / "trace.json", directory / "counts", STEP_S)
-        fleet = Fleet(run.harness.path, directory, plan, case.machines, boot_s=0.0)
-        ends.callback(fleet.end)
-        fleet.start()
-        run.await_workers(case.machines)
-        start.wait(DEADLINE_S)
+        try:
+            trace = trace_of(case, train_s)
+            directory = Path(ends.enter_context(tempfile.TemporaryDirectory()))
+            with LOADING:
+                run = ends.enter_context(running(directory, _settings(case)))
+                tensors = tensors_of(Path(run.harness.config.base_model))
+            trace.write(directory / "trace.json")
+            plan = Plan(directory / "trace.json", directory / "counts", STEP_S)
+            fleet = Fleet(run.harness.path, directory, plan, case.machines, boot_s=0.0)
+            ends.callback(fleet.end)
+            fleet.start()
+            run.await_workers(case.machines)
+        finally:
+            start.wait(DEADLINE_S)
         live, learner = _learn(case, run, tensors, seconds=seconds, train_s=train_s)
         return _row(case, trace, learner, live=live, late=late_share(plan))
 

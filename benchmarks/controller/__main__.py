@@ -19,6 +19,7 @@ from benchmarks.controller.disturbances import KINDS
 from benchmarks.controller.offers import LEARNER_USD, TRAIN_S, optimum_usd
 from benchmarks.controller.trial import Trial, begun
 from benchmarks.controller.watch import Watch
+from benchmarks.rows import Rows
 from benchmarks.verdict import conclude
 
 SETTLED_S, ALONE_S, ACTS_S = 55.0, 55.0, 170.0
@@ -139,11 +140,12 @@ def main() -> int:
     options = parser.parse_args()
     disable_progress_bar()
     print(HEAD, flush=True)
-    rows = []
+    rows, found = Rows(), list[Row]()
     for kind in options.kind or KINDS:
-        rows.append(measure(kind, options.seed))
-        print(line(rows[-1]), flush=True)
-    return conclude(rows, targets(rows), as_json=options.json)
+        with rows.row(kind):
+            found.append(measure(kind, options.seed))
+            print(line(found[-1]))
+    return conclude(found, rows.promises | targets(found), as_json=options.json)
 
 
 if __name__ == "__main__":

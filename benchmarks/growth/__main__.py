@@ -15,6 +15,7 @@ from typing import IO
 
 from benchmarks.growth import aged
 from benchmarks.growth.aged import KEPT, SET, Age
+from benchmarks.rows import Rows
 from benchmarks.verdict import conclude
 from echo_queue.config import Config
 from echo_queue.config.loading import load
@@ -26,7 +27,7 @@ from echo_queue.queue.orphans import Sweeper
 from echo_queue.services.serving import Services
 from learner.recovery import archive, checkpoint
 
-DEAD = 2_000
+DEAD, PREFIX = 2_000, "echo-queue-growth-"
 YOUNG = "in a run without a past: "
 LIMIT_S, DEADLINE_S, POLL_S = 10.0, 900.0, 0.05
 ECHO_QUEUE = (sys.executable, "-m", "echo_queue.cli")
@@ -51,6 +52,14 @@ class Figures:
     metrics_bytes: int
     dead_bytes: int
     """Bytes of Redis per dead task, of which the first thousand have a traceback of 4 kB."""
+
+
+class Told(dict[str, Took]):
+    """What was timed, by what was done; each is printed at once."""
+
+    def __setitem__(self, name: str, took: Took) -> None:
+        super().__setitem__(name, took)
+        print(f"  {name:36} {took.wall_s:8.2f} {took.cpu_s:8.2f}", flush=True)
 
 
 class Run:
@@ -86,8 +95,8 @@ class Run:
         return int(self.redis.info("memory")["used_memory"])
 
 
-def measure(age: Age, directory: Path) -> Figures:
-    took = young(directory / "young")
+def measure(age: Age, directory: Path, took: Told) -> Figures:
+    young(directory / "young", took)
     run = Run(directory / "old", "old")
     try:
         newest = aged.store_history(run.config, run.store, age)
@@ -115,21 +124,21 @@ def measure(age: Age, directory: Path) -> Figures:
         run.services.stop()
 
 
-def young(directory: Path) -> dict[str, Took]:
+def young(directory: Path, took: Told) -> None:
     """Times the start of a learner and of a worker of a run without a past."""
     run = Run(directory, "young")
     try:
         prompts = aged.store_prompts(run.store, Age(0, 0, 0))
         with _role("learner", run.path) as learner:
             _await(lambda: run.lineage > 0 and run.serves(), "a first learner")
-            took = learner.took()
+            took[YOUNG + "learner"] = learner.took()
             aged.submit(SubmitterQueue(run.caller), prompts)
-            return {YOUNG + "learner": took, YOUNG + "worker": _start_worker(run)}
+            took[YOUNG + "worker"] = _start_worker(run)
     finally:
         run.services.stop()
 
 
-def _lose_redis(run: Run, age: Age, took: dict[str, Took]) -> int:
+def _lose_redis(run: Run, age: Age, took: Told) -> int:
     """Lets a learner find an empty Redis, submits the set again, and starts a worker. Returns a dead task's bytes."""
     prompts = aged.store_prompts(run.store, age)
     with _role("learner", run.path) as learner:
@@ -235,16 +244,15 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     age = Age(arguments.prompts, arguments.updates, arguments.checkpoints)
-    with tempfile.TemporaryDirectory(prefix="echo-queue-growth-") as directory:
-        found = measure(age, Path(directory))
     print(f"{age.prompts:,} trained prompts, {age.updates:,} updates, {age.checkpoints:,} checkpoints: seconds, of CPU")
-    for name, took in found.took.items():
-        print(f"  {name:36} {took.wall_s:8.2f} {took.cpu_s:8.2f}")
-    print(f"  {found.checkpoint_objects} objects under checkpoints/, {found.dead_bytes} bytes of Redis per dead task")
-    print(f"  {found.redis_bytes / 2**20:.0f} MiB of Redis, {found.metrics_bytes / 2**20:.0f} MiB of metrics")
-    old = {name: took.wall_s for name, took in found.took.items() if not name.startswith(YOUNG)}
+    rows, took, found = Rows(), Told(), list[Figures]()
+    with rows.row("all that a run's age may slow down"), tempfile.TemporaryDirectory(prefix=PREFIX) as directory:
+        found.append(one := measure(age, Path(directory), took))
+        print(f"  {one.checkpoint_objects} objects under checkpoints/, {one.dead_bytes} bytes of Redis per dead task")
+        print(f"  {one.redis_bytes / 2**20:.0f} MiB of Redis, {one.metrics_bytes / 2**20:.0f} MiB of metrics")
+    old = {name: one.wall_s for name, one in took.items() if not name.startswith(YOUNG)}
     targets = {f"{name}: ≤ {LIMIT_S:.0f} s": wall_s <= LIMIT_S for name, wall_s in old.items()}
-    return conclude(found, targets, as_json=arguments.json)
+    return conclude(found[0] if found else took, rows.promises | targets, as_json=arguments.json)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import torch
 
 from benchmarks.learner.rows import Row, measured, name_of, shown, targets
 from benchmarks.learner.work import MIXES, SHAPES, Mix
+from benchmarks.rows import Rows
 from benchmarks.verdict import conclude
 from echo_queue.config import Config
 from echo_queue.launch.backoff import RestartBackoff
@@ -47,18 +48,18 @@ def main() -> int:
     how += ", offloaded" if options.offload else ""
     if team.first:
         print(f"torch {torch.__version__}, {team.size} x {name_of(where)}, {how}", flush=True)
-    rows: list[Row] = []
+    rows, found = Rows(), list[Row]()
     for name in options.shapes:
         shape = SHAPES[kind][name].cut(options.layers)
         for micro_tokens, mix in product(options.micro_tokens, MIXES[kind]):
             row = Row(f"{name}{shape}", str(mix), micro_tokens, team.size)
             config = _config(mix, options, micro_tokens, shape.rank)
-            for found in measured(row, shape, mix, config, where=where, team=team, repeats=options.repeats):
-                rows.append(found)
+            for one in measured(row, shape, mix, config, rows, where=where, team=team, repeats=options.repeats):
+                found.append(one)
                 if team.first:
-                    shown(found)
+                    shown(one)
     team.settle()
-    return conclude(rows, targets(rows), as_json=options.json) if team.first else 0
+    return conclude(found, rows.promises | targets(found), as_json=options.json) if team.first else 0
 
 
 def _options() -> argparse.Namespace:

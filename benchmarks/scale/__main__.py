@@ -10,17 +10,20 @@ made to scale.
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import orjson
 
 from benchmarks.laboratory import machine
+from benchmarks.rows import Rows
 from benchmarks.scale.before import BEFORE
 from benchmarks.verdict import conclude
 
@@ -30,47 +33,75 @@ HERE = Path(__file__).resolve().parents[2]
 WORKERS, RATES = (0, 128, 512, 2000), (50, 100, 200, 400)
 GOAL = (2000, 100)
 """The point of the sweep that has targets."""
-LOG_TAIL = 2000
+LOG_TAIL, DEADLINE_S = 2000, 1800.0
 SHARE_MAX, P99_MAX_MS, LONGEST_MAX_MS, STRICT_MAX_S, BATCH = 0.35, 15.0, 10.0, 0.4, 1024
 
 
 class MeasurementFailed(Exception):
-    """A measurement that printed nothing, with the end of its log."""
+    """A measurement without figures: how its process ended, with the end of its log."""
 
 
 class Checkout:
-    """Runs measurements of this checkout with the packages of the one at `path`."""
+    """Runs measurements of this checkout with the packages of the one at `path`, each for `deadline_s` at most."""
 
-    def __init__(self, path: Path, folder: Path) -> None:
+    def __init__(self, path: Path, folder: Path, deadline_s: float = DEADLINE_S) -> None:
         folder.mkdir()
         (folder / "benchmarks").symlink_to(HERE / "benchmarks")
         for package in PACKAGES:
             (folder / package).symlink_to(path.resolve() / package)
-        self._folder = folder
+        self._folder, self._deadline_s = folder, deadline_s
 
     def measure(self, module: str, *words: object) -> Any:
         """Returns what the measurement prints. Raises `MeasurementFailed`."""
-        line = (sys.executable, "-m", f"benchmarks.{module}", *map(str, words))
-        done = subprocess.run(
-            line, cwd=self._folder, env=os.environ | {"PYTHONPATH": str(self._folder)}, capture_output=True, check=False
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as log:
+            code = self._run(module, words, out, log)
+            out.seek(0)
+            log.seek(0)
+            printed, said = out.read().splitlines(), log.read()[-LOG_TAIL:].decode(errors="replace")
+        with suppress(IndexError, orjson.JSONDecodeError):
+            figures = orjson.loads(printed[-1])
+            if code == 0 or (code == 1 and _misses(figures)):
+                return figures
+        how = f"was not done after {self._deadline_s:g} s" if code is None else f"ended with {code}"
+        raise MeasurementFailed(f"{module} {how}, without figures to go by\n{said}".rstrip())
+
+    def _run(self, module: str, words: Sequence[object], out: IO[bytes], log: IO[bytes]) -> int | None:
+        """Returns the exit code, None at the deadline. The processes of the measurement end with it in any case."""
+        temporary = self._folder / "tmp"
+        temporary.mkdir(exist_ok=True)
+        process = subprocess.Popen(
+            (sys.executable, "-m", f"benchmarks.{module}", *map(str, words)),
+            cwd=self._folder,
+            env=os.environ | {"PYTHONPATH": str(self._folder), "TMPDIR": str(temporary)},
+            stdout=out,
+            stderr=log,
+            start_new_session=True,
         )
-        printed = done.stdout.splitlines()
-        if not printed:
-            raise MeasurementFailed(done.stderr.decode()[-LOG_TAIL:])
-        return orjson.loads(printed[-1])
+        try:
+            return process.wait(self._deadline_s)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
-def measure(checkouts: Mapping[str, Checkout], args: argparse.Namespace) -> dict[str, dict[str, Any]]:
+def _misses(figures: Any) -> bool:
+    """Says whether this is the verdict of a benchmark that has measured and missed a target, and so ends with 1."""
+    return isinstance(figures, dict) and figures.get("ok") is False
+
+
+def measure(checkouts: Mapping[str, Checkout], args: argparse.Namespace, rows: Rows) -> dict[str, dict[str, Any]]:
     """Returns the figures of each checkout by part, taken in turns."""
     figures: dict[str, dict[str, Any]] = {name: {} for name in checkouts}
 
     def each(part: str, key: str, module: str, *words: object) -> None:
         for name, checkout in checkouts.items():
-            try:
-                figures[name].setdefault(part, {})[key] = made = checkout.measure(module, *words)
-            except MeasurementFailed as error:
-                figures[name].setdefault("failed", {})[f"{part} {key}"] = made = str(error)
-            print(f"{name}: {part} {key}: {orjson.dumps(made).decode()}", flush=True)
+            with rows.row(f"{name}: {part} {key}"):
+                made = checkout.measure(module, *words)
+                figures[name].setdefault(part, {})[key] = made
+                print(f"{name}: {part} {key}: {orjson.dumps(made).decode()}")
 
     if "sweep" in args.only:
         for workers, rate in product(args.workers, args.rates):
@@ -93,7 +124,7 @@ def measure(checkouts: Mapping[str, Checkout], args: argparse.Namespace) -> dict
 
 def targets_of(figures: Mapping[str, Any]) -> dict[str, bool]:
     """Returns what the queue promises, promise → kept, as far as it was measured."""
-    targets = {f"{what} is measured": False for what in figures.get("failed", {})}
+    targets = {}
     if point := figures.get("sweep", {}).get(f"{GOAL[0]} × {GOAL[1]}"):
         where = f"{GOAL[0]} workers, {GOAL[1]} groups/s"
         targets[f"{where}: the server's main thread takes at most {SHARE_MAX} of a core"] = (
@@ -125,6 +156,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--workers", type=numbers, default=WORKERS, help="numbers of waiting workers of the sweep")
     options.add_argument("--rates", type=numbers, default=RATES, help="groups per second of the sweep")
     options.add_argument("--seconds", type=float, default=10.0, help="length of each point of the sweep")
+    options.add_argument("--deadline", type=float, default=DEADLINE_S, help="seconds of a measurement at most")
     options.add_argument("--fsync", default="everysec", choices=("always", "everysec", "no"))
     options.add_argument("--tasks", type=int, default=100_000, help="tasks in flight for the longest commands")
     options.add_argument("--batches", type=numbers, default=(256, BATCH), help="groups per update at S = 0")
@@ -134,12 +166,12 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     """Prints the figures; returns 1 if a target is missed."""
     args = parser().parse_args()
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
         paths = {"this": HERE} | ({"against": args.against} if args.against else {})
-        checkouts = {name: Checkout(path, Path(directory, name)) for name, path in paths.items()}
-        figures = measure(checkouts, args)
-    found = {"machine": machine.business(), **figures, "before": BEFORE}
-    return conclude(found, targets_of(figures["this"]), as_json=args.json)
+        checkouts = {name: Checkout(path, Path(directory, name), args.deadline) for name, path in paths.items()}
+        figures = measure(checkouts, args, rows := Rows())
+    found = {"machine": machine.business(), **figures, "lost": rows.lost, "before": BEFORE}
+    return conclude(found, rows.promises | targets_of(figures["this"]), as_json=args.json)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import hashlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -30,6 +30,7 @@ import orjson
 import torch
 from pydantic import TypeAdapter
 
+from benchmarks.rows import Rows
 from benchmarks.selection.task import TASKS, base_model
 from benchmarks.selection.trial import METHODS, Outcome, Point, Size, run
 from benchmarks.verdict import conclude
@@ -80,7 +81,7 @@ def outcome_of(task: str, method: str, seed: int, size: Size) -> Outcome:
         outcome = run(task, method, seed, size, base_model(task, WORK))
         path.write_bytes(orjson.dumps(asdict(outcome)))
         last = outcome.points[-1]
-        print(f"{task}, {method}, seed {seed}: {last.score:.3f} in {outcome.wall_s:.0f} s", file=sys.stderr, flush=True)
+        print(f"{task}, {method}, seed {seed}: {last.score:.3f} in {outcome.wall_s:.0f} s", flush=True)
     return OUTCOMES.validate_json(path.read_bytes())
 
 
@@ -173,12 +174,18 @@ def main() -> int:
     WORK.mkdir(parents=True, exist_ok=True)
     size = Size(tokens=arguments.tokens, apart=arguments.tokens // 10, prompts=arguments.prompts)
     methods = [BASELINE, *(name for name in arguments.methods if name != BASELINE)]
-    rows = []
+    lost, rows = Rows(), list[Row]()
     for task in arguments.tasks:
-        found = {method: [outcome_of(task, method, seed, size) for seed in arguments.seeds] for method in methods}
-        rows += rows_of(found, arguments.target)
-    print(table(rows))
-    return conclude(rows, {}, as_json=arguments.json)
+        found: dict[str, list[Outcome]] = {method: [] for method in methods}
+        for method, seed in product(methods, arguments.seeds):
+            with lost.row(f"{task}, {method}, seed {seed}"):
+                found[method].append(outcome_of(task, method, seed, size))
+        whole = {method: trials for method, trials in found.items() if len(trials) == len(arguments.seeds)}
+        if BASELINE in whole:
+            with lost.row(task):
+                rows += (made := rows_of(whole, arguments.target))
+                print(table(made))
+    return conclude(rows, lost.promises, as_json=arguments.json)
 
 
 if __name__ == "__main__":

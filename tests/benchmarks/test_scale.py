@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -101,9 +102,59 @@ def test_promises_that_are_kept_are_said_to_be() -> None:
     assert list(scale.targets_of(KEPT).values()) == [True] * 4
 
 
-def test_a_measurement_that_fails_keeps_no_promise_and_takes_no_other_with_it() -> None:
-    targets = scale.targets_of({**KEPT, "failed": {"partials 512 × 8": "No module named …"}})
-    assert [what for what, kept in targets.items() if not kept] == ["partials 512 × 8 is measured"]
+FAILING = """
+import os, sys, time
+rate = sys.argv[sys.argv.index("--rate") + 1]
+ends = {"50": ('{"got": 50}', 0), "100": ("no JSON", 0), "200": ('{"got": 200}', 3), "400": ("", 1)}
+missed = {"600": ('{"targets": {"fast": false}, "ok": false}', 1), "700": ('{"targets": {}, "ok": true}', 1)}
+said, code = (ends | missed).get(rate, ("", None))
+print(said, flush=True)
+print("the end of the log", file=sys.stderr, flush=True)
+while code is None:
+    time.sleep(60)
+os._exit(code)
+"""
+"""What a process of a measurement imports first: by its rate it measures, prints something else, dies, or hangs."""
+
+
+@pytest.fixture
+def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Makes this checkout one whose processes end as their rate says."""
+    checkout = tmp_path / "failing"
+    for package in scale.PACKAGES:
+        (checkout / package).mkdir(parents=True)
+        (checkout / package / "__init__.py").write_text(FAILING)
+    (checkout / "benchmarks").symlink_to(scale.HERE / "benchmarks")
+    monkeypatch.setattr(scale, "HERE", checkout)
+    return checkout
+
+
+def test_a_sweep_keeps_its_points_beside_those_whose_process_fails(
+    failing: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--json", "--only", "sweep", "--workers", "8", "--rates", "100,200,400,50"]
+    monkeypatch.setattr(sys, "argv", ["scale", *words])
+    assert scale.main() == 1
+    lines = capsys.readouterr().out.splitlines()
+    verdict = orjson.loads(lines[-1])
+    assert 'this: sweep 8 × 50: {"got":50}' in lines
+    assert verdict["figures"]["this"] == {"sweep": {"8 × 50": {"got": 50}}}
+    lost = ["sweep 8 × 100", "sweep 8 × 200", "sweep 8 × 400", "whole_workers 8 × 100"]
+    assert verdict["targets"] == {f"this: {point} is measured": False for point in lost}
+    assert not verdict["ok"]
+
+
+def test_a_process_that_misses_its_own_promise_has_measured(failing: Path, tmp_path: Path) -> None:
+    checkout = scale.Checkout(failing, tmp_path / "this")
+    assert checkout.measure("scale.herd", "--rate", 600) == {"targets": {"fast": False}, "ok": False}
+    with pytest.raises(scale.MeasurementFailed, match="ended with 1"):
+        checkout.measure("scale.herd", "--rate", 700)
+
+
+def test_a_process_that_hangs_is_ended_and_its_point_lost(failing: Path, tmp_path: Path) -> None:
+    checkout = scale.Checkout(failing, tmp_path / "this", deadline_s=0.1)
+    with pytest.raises(scale.MeasurementFailed, match=r"not done after 0\.1 s"):
+        checkout.measure("scale.herd", "--rate", 800)
 
 
 @pytest.mark.parametrize(

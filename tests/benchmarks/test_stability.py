@@ -2,6 +2,7 @@ from pathlib import Path
 
 import orjson
 
+from benchmarks.rows import Rows
 from benchmarks.stability import COLLAPSED_FOR, EVALUATE_EVERY, FRESH, Run, Setting, cells_of, stored, sweep, targets
 from learner.diagnostics.guard import MEMORY, MOST_KL
 
@@ -69,11 +70,11 @@ def test_a_preset_is_judged_by_its_worst_period_over_all_seeds() -> None:
 
 def test_an_interrupted_sweep_goes_on(tmp_path: Path) -> None:
     path, later = tmp_path / "runs.jsonl", SETTING._replace(s=1)
-    first = sweep([SETTING], path)
+    first = sweep([SETTING], path, Rows())
     written = path.read_bytes()
-    both = sweep([SETTING, later], path)
+    both = sweep([SETTING, later], path, Rows())
     assert both[0] == first[0] and path.read_bytes().startswith(written)
-    assert sweep([later, SETTING], path) == both[::-1]
+    assert sweep([later, SETTING], path, Rows()) == both[::-1]
     older = orjson.loads(written)
     del older["kl_behaviours"]
     path.write_bytes(orjson.dumps(older))

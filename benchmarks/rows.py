@@ -1,0 +1,35 @@
+"""The rows of a benchmark: each is told as soon as it is known, and the error of one takes no other with it."""
+
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Rows:
+    """Which rows are lost. `lost`: by row, its error."""
+
+    def __init__(self) -> None:
+        self.lost: dict[str, str] = {}
+
+    @contextmanager
+    def row(self, name: str) -> Iterator[None]:
+        """The block measures the row and prints it. An error is told as this row's, and what follows the block goes on.
+
+        Raises what asks the process to end: an interrupt, and `SystemExit` with a number.
+        """
+        try:
+            yield
+        except (Exception, SystemExit) as error:
+            if isinstance(error, SystemExit) and not isinstance(error.code, str):
+                raise
+            self.lost[name] = str(error) or type(error).__name__
+            traceback.print_exc()
+            print(f"{name}: lost: {type(error).__name__}: {error}")
+        finally:
+            sys.stdout.flush()
+
+    @property
+    def promises(self) -> dict[str, bool]:
+        """The promise that each lost row breaks. A promise of all rows together can be judged only without any."""
+        return {f"{name} is measured": False for name in self.lost}
