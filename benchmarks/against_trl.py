@@ -296,7 +296,7 @@ def main() -> int:
     for trainer, train in trainers.items():
         with rows.row(trainer):
             found.append(row_of(train()))
-            print(summary(found[-1:]))
+            print(summary(found[-1:]).splitlines()[-1])
     if found:
         print("", summary(found), courses(found), sep="\n\n", flush=True)
     if options.plot:
