@@ -36,5 +36,8 @@ def update(version: int, *, lineage: int = 1, time_s: float | None = None, **fie
             "trained": 16 * version,
         },
         "sent_back": 2,
+        "workers": 2,
+        "t_bcast_s": 0.5,
+        "store_bytes": 1_000 * version,
     }
     return UpdateMetrics(**(values | fields))  # type: ignore[arg-type]

@@ -89,7 +89,7 @@ def build(
     template = Template((files("echo_queue.reporting") / "report.html").read_text(encoding="utf-8"))
     return template.substitute(
         name=escape(config.run.name),
-        subtitle=escape(_subtitle(config, updates)),
+        subtitle=escape(subtitle(config, updates)),
         tiles="".join(_tile(tile) for tile in tiles(config, summary, identity=identity, dead=dead, scores=scores)),
         plots="".join(_plots(config, updates, summary, audit)) if updates else "<p>No update was trained.</p>",
         answers=_answers(answers) if answers else "",
@@ -139,7 +139,8 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600:,} h {whole % 3600 // 60:02} min"
 
 
-def _subtitle(config: Config, updates: Sequence[UpdateMetrics]) -> str:
+def subtitle(config: Config, updates: Sequence[UpdateMetrics]) -> str:
+    """Returns the line under the page's title: the model, and what took part."""
     facts = [f"model {config.model.base}", _sets(config, updates), _workers(config, updates)]
     facts.append(f"S = {config.staleness.s}, κ = {config.staleness.kappa}")
     if updates:
@@ -174,7 +175,9 @@ def _plots(config: Config, updates: Sequence[UpdateMetrics], summary: Summary, a
 
     s = config.staleness.s
     by_time, by_samples = plots.reward(updates, by="time"), plots.reward(updates, by="samples")
-    yield _card("Reward against time", "The mean of each update, and the running mean.", by_time)
+    restarts = len(plots.restarts_s(updates))
+    learners = f" Dashed: the learner began again ({counted(restarts, 'time')})." if restarts else ""
+    yield _card("Reward against time", f"The mean of each update, and the running mean.{learners}", by_time)
     yield _card("Reward against samples", "The same against the number of trained samples.", by_samples)
     yield _card("Lag of trained groups", "The lag of each group's oldest token.", plots.lag_histogram(summary.lags, s))
     yield _card("Learner's time", "Waiting is idle time; a gap means that no learner ran.", plots.learner_time(updates))
@@ -182,7 +185,20 @@ def _plots(config: Config, updates: Sequence[UpdateMetrics], summary: Summary, a
     yield _card("Where every group was", where, plots.depths(updates, audit))
     yield _card("In flight", "Tasks leased or waiting, and groups ready to train.", plots.in_flight(updates))
     yield _card("Speed", "Trained tokens per second of the learner's time.", plots.speed(updates))
+    yield from _workers_and_weights(updates)
     yield from _training(updates)
+
+
+def _workers_and_weights(updates: Sequence[UpdateMetrics]) -> Iterator[str]:
+    """Yields the cards about workers and the way of weights to them, as far as the updates tell of it."""
+    from echo_queue.reporting import plots
+
+    if any(update.workers is not None for update in updates):
+        yield _card("Workers", "The number of living workers.", plots.workers(updates))
+    if any(update.t_bcast_s or update.pause_s for update in updates):
+        yield _card("Time of weights", "From a version's update to its last worker.", plots.weights_s(updates))
+    if any(update.store_bytes or update.peer_bytes for update in updates):
+        yield _card("Weights read", "By all workers, since the run began.", plots.weights_read(updates))
 
 
 def _training(updates: Sequence[UpdateMetrics]) -> Iterator[str]:
@@ -196,9 +212,12 @@ def _training(updates: Sequence[UpdateMetrics]) -> Iterator[str]:
     yield _card("Answer length", "The mean of each update, and the running mean.", plots.lengths(updates))
     yield _card("Answers cut off", "The share that reached their largest length.", plots.share(updates, cut))
     yield _card("Loss", "It measures no progress; the reward does.", plots.loss(updates))
+    yield _card("Learning rate", "In the mean over an update's steps.", plots.learning_rate(updates))
     yield _card("Gradient norm", "Before it is clipped.", plots.grad_norm(updates))
     yield _card("Equal rewards", "The share of prompts that taught nothing.", plots.share(updates, equal))
     yield _card("Entropy", "How undecided the policy is.", plots.entropy(updates))
+    if any(update.kl_reference for update in updates):
+        yield _card("KL to the base model", "How far the policy is from its beginning.", plots.kl(updates))
     yield _card("Off-policy", "How far the samples' policy was from the trained one.", plots.off_policy(updates))
 
 

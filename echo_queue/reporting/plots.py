@@ -8,9 +8,11 @@ placeholders (`INK` …) and then replaced by CSS variables, which matplotlib ca
 import functools
 import hashlib
 import io
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
+from itertools import pairwise
 from typing import Any, Concatenate, ParamSpec
 
 import matplotlib as mpl
@@ -18,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
 from echo_queue.queue import Audit
 from echo_queue.reporting.metrics import UpdateMetrics, began_s
@@ -26,6 +28,8 @@ from echo_queue.reporting.metrics import UpdateMetrics, began_s
 Floats = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]
 Size = tuple[float, float]
+Line = tuple[str, Sequence[float] | Floats, str]
+"""Its name, its values and its colour."""
 P = ParamSpec("P")
 
 INK, FAINT, BLUE, GREEN, AMBER, RED, VIOLET = (f"#0101{code:02x}" for code in range(1, 8))
@@ -47,6 +51,8 @@ PLACES = {
 """The places of a group, from the bottom of their picture to its top, and their colours."""
 LAST_SHARE = 0.03
 """The last place of every group, which no update recorded, is drawn with this share of the width."""
+ONE_ROW = 5
+"""So many names fit into one row above a picture."""
 
 SIZE: Size = (4.8, 2.65)
 """A picture of the page. It is small, so that its text can be read where a telephone shows it narrower still."""
@@ -96,8 +102,7 @@ def reward(axes: Axes, updates: Sequence[UpdateMetrics], *, by: str) -> None:
     rewards = np.array([update.reward_mean for update in updates])
     pauses = _pauses(updates)
     if by == "time":
-        x, unit = _time([update.time_s for update in updates], began_s(updates[0]))
-        axes.set_xlabel(f"{unit} since the start")
+        x = _over_time(axes, updates)
     else:
         pauses = pauses[:0]
         x = np.cumsum([update.samples for update in updates]).astype(float)
@@ -143,12 +148,12 @@ def lag_histogram(axes: Axes, lags: Mapping[int, int], s: int) -> None:
 def learner_time(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
     """Plots the shares of wall time that the learner spent training, saving and waiting."""
     edges, shares = busy_shares(updates)
-    x, unit = _time(edges, edges[0])
+    x, _ = _time(edges, edges[0])
+    _over_time(axes, updates)
     lower = np.zeros(len(edges) - 1)
     for name, colour in (("training", GREEN), ("saving", VIOLET), ("waiting", AMBER)):
         axes.stairs(lower + shares[name], x, baseline=lower, fill=True, color=colour, label=name, linewidth=0)
         lower = lower + shares[name]
-    axes.set_xlabel(f"{unit} since the start")
     axes.set_ylabel("share of time")
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     axes.set_ylim(0, 1)
@@ -179,7 +184,7 @@ def depths(axes: Axes, updates: Sequence[UpdateMetrics], audit: Audit | None) ->
     What the queue says now, after the last commit, is the right edge, if it is known.
     """
     shown = _shown(updates)
-    x, unit = _time([updates[place].time_s for place in shown], began_s(updates[0]))
+    x = _over_time(axes, updates)[shown]
     series = places([updates[place] for place in shown], audit)
     cuts = _after_pauses(shown, _pauses(updates))
     x = np.insert(x, cuts, x[cuts])
@@ -189,7 +194,6 @@ def depths(axes: Axes, updates: Sequence[UpdateMetrics], audit: Audit | None) ->
         x = np.concatenate([x, [x[-1], edge]])
         held = {name: np.append(one, one[-1]) for name, one in held.items()}
     axes.stackplot(x, *held.values(), colors=[PLACES[name] for name in held], labels=list(held), linewidth=0)
-    axes.set_xlabel(f"{unit} since the start")
     axes.set_ylabel("groups")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
     axes.set_xlim(0, x[-1])
@@ -214,41 +218,97 @@ def places(updates: Sequence[UpdateMetrics], audit: Audit | None) -> dict[str, F
 @plot
 def in_flight(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
     """Plots the groups between admission and training, and the number of them that are ready for the learner."""
-    began, shown = began_s(updates[0]), _shown(updates)
-    x, unit = _time([updates[place].time_s for place in shown], began)
-    cuts = _after_pauses(shown, _pauses(updates))
-    for name, colour in (("tasks", BLUE), ("retry", VIOLET), ("ready", AMBER)):
-        groups = np.array([updates[place].depths.get(name, 0) for place in shown], dtype=float)
-        axes.plot(*_cut(x, groups, cuts), color=colour, linewidth=1.6, label=name)
-    axes.set_xlabel(f"{unit} since the start")
+    colours = {"tasks": BLUE, "retry": VIOLET, "ready": AMBER}
+    series = {name: [update.depths.get(name, 0) for update in updates] for name in colours}
+    if not any(series["retry"]):
+        del series["retry"]
+    _lines(axes, updates, [(name, groups, colours[name]) for name, groups in series.items()])
     axes.set_ylabel("groups")
-    axes.set_xlim(0, x[-1])
-    axes.set_ylim(bottom=0)
-    _legend_above(axes)
 
 
 @plot
 def speed(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
     """Plots the tokens trained per second of each update's whole time, and of its training time alone."""
-    x, unit = _time([update.time_s for update in updates], began_s(updates[0]))
     reach = max(1, len(updates) // 20)
     tokens = np.array([update.tokens for update in updates], dtype=float)
     # Sums before ratios: an update that taught nothing takes no time.
     trained = _running_mean(tokens, reach)
     busy = _running_mean(np.array([max(update.train_s, 1e-6) for update in updates]), reach)
     whole = _running_mean(np.array([max(update.time_s - began_s(update), 1e-6) for update in updates]), reach)
-    shown = _shown(updates)
-    cuts = _after_pauses(shown, _pauses(updates))
-    axes.plot(*_cut(x[shown], (trained / busy)[shown], cuts), color=BLUE, linewidth=1.6, label="while training")
-    axes.plot(
-        *_cut(x[shown], (trained / whole)[shown], cuts), color=GREEN, linewidth=2, label="with waiting and saving"
-    )
-    axes.set_xlabel(f"{unit} since the start")
+    lines = [("while training", trained / busy, BLUE), ("with waiting and saving", trained / whole, GREEN)]
+    _lines(axes, updates, lines)
     axes.set_ylabel("tokens per second")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
-    axes.set_xlim(0, x[-1])
+
+
+@plot
+def workers(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
+    """Plots how many workers lived after each update that says so."""
+    alive = [math.nan if update.workers is None else update.workers for update in updates]
+    _lines(axes, updates, [("", alive, BLUE)], drawstyle="steps-pre")
+    axes.set_ylabel("workers")
+    axes.set_ylim(0, 1.1 * float(np.nanmax(alive)) or 1)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+@plot
+def weights_s(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
+    """Plots how long weights took to be everywhere, and the longest pause of an engine to load them."""
+    everywhere = [update.t_bcast_s or math.nan for update in updates]
+    pauses = [update.pause_s or math.nan for update in updates]
+    lines = [("until all workers serve them", everywhere, BLUE), ("pause of a worker", pauses, AMBER)]
+    measured = [line for line in lines if not np.isnan(line[1]).all()]
+    _lines(axes, updates, measured)
+    seconds = [one for _, values, _ in measured for one in values]
+    axes.set_yscale("log")
+    axes.set_ylim(np.nanmin(seconds) / 1.5, np.nanmax(seconds) * 1.5)
+    decades = math.log10(np.nanmax(seconds) / np.nanmin(seconds))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1,) if decades > 1 else (1, 2, 5)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_ylabel("seconds")
+
+
+@plot
+def weights_read(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
+    """Plots how many weight bytes all workers have read, from the store and from one another."""
+    shown, x = _shown(updates), _over_time(axes, updates)
+    store = ever_read([update.store_bytes for update in updates])
+    peers = ever_read([update.peer_bytes for update in updates])
+    names = ("from the store", "from other workers")
+    axes.stackplot(x[shown], store[shown], peers[shown], colors=[BLUE, GREEN], labels=names, linewidth=0)
+    axes.set_ylabel("bytes")
     axes.set_ylim(bottom=0)
     _legend_above(axes)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+
+
+def ever_read(read: Sequence[int]) -> Floats:
+    """Returns how many bytes all workers had read after each update. `read`: how many those had that lived then.
+
+    The sum of the living falls where a worker ends. What it read since the update before is not known.
+    """
+    total: Floats = np.maximum(np.diff(np.array(read, dtype=float), prepend=0.0), 0.0).cumsum()
+    return total
+
+
+@plot
+def learning_rate(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
+    """Plots the learning rate of each update."""
+    updates = [updates[place] for place in _shown(updates)]
+    rates = [update.lr for update in updates]
+    axes.plot([update.version for update in updates], rates, color=BLUE, linewidth=2)
+    _versions(axes)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
+    axes.set_ylabel("learning rate")
+    axes.set_ylim(0, 1.1 * max(rates) or 1)
+
+
+@plot
+def kl(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
+    """Plots the KL divergence of the policy from the base model, in nats per token, and its running mean."""
+    _by_version(axes, updates, [update.kl_reference for update in updates], BLUE)
+    axes.set_ylabel("nats per token")
 
 
 @plot
@@ -265,7 +325,7 @@ def off_policy(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
     x = [update.version for update in updates]
     axes.plot(x, [update.kl_behaviour for update in updates], color=AMBER, linewidth=1.6, label="behaviour KL")
     axes.plot(x, [update.clip_fraction for update in updates], color=BLUE, linewidth=1.6, label="clipped share")
-    axes.set_xlabel("version")
+    _versions(axes)
     _legend_above(axes)
 
 
@@ -338,10 +398,43 @@ def _by_version(
     `from_zero`: the values are never negative, and the axis begins at 0.
     """
     _trend(axes, np.array([update.version for update in updates], dtype=float), np.array(values), colour)
-    axes.set_xlabel("version")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _versions(axes)
     if from_zero:
         axes.set_ylim(0, 1.1 * max(values) or 1)
+
+
+def _versions(axes: Axes) -> None:
+    """Makes whole versions the x-axis."""
+    axes.set_xlabel("version")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _over_time(axes: Axes, updates: Sequence[UpdateMetrics]) -> Floats:
+    """Makes time the x-axis, marks where another learner began, and returns where each update ended."""
+    start_s = began_s(updates[0])
+    x, unit = _time([update.time_s for update in updates], start_s)
+    axes.set_xlabel(f"{unit} since the start")
+    per_s = x[-1] / max(updates[-1].time_s - start_s, 1e-9)
+    for began in restarts_s(updates):
+        axes.axvline((began - start_s) * per_s, color=INK, alpha=0.45, linewidth=0.9, linestyle=(0, (3, 3)))
+    axes.set_xlim(0, x[-1])
+    return x
+
+
+def restarts_s(updates: Sequence[UpdateMetrics]) -> list[float]:
+    """Returns when each learner but the first began, in seconds since the epoch."""
+    return [began_s(after) for before, after in pairwise(updates) if before.lineage != after.lineage]
+
+
+def _lines(axes: Axes, updates: Sequence[UpdateMetrics], lines: Sequence[Line], drawstyle: str = "default") -> None:
+    """Plots a value of each update over time, by name and colour, from 0; pauses interrupt the lines."""
+    x, shown = _over_time(axes, updates), _shown(updates)
+    cuts = _after_pauses(shown, _pauses(updates))
+    for name, values, colour in lines:
+        y = np.asarray(values, dtype=float)
+        axes.plot(*_cut(x[shown], y[shown], cuts), color=colour, linewidth=1.8, label=name, drawstyle=drawstyle)
+    axes.set_ylim(bottom=0)
+    _legend_above(axes)
 
 
 def _trend(axes: Axes, x: Floats, values: Floats, colour: str, pauses: Places | None = None) -> None:
@@ -375,7 +468,10 @@ def _cut(x: Floats, y: Floats, cuts: Places) -> tuple[Floats, Floats]:
 
 def _legend_above(axes: Axes) -> None:
     count = len(axes.get_legend_handles_labels()[0])
-    axes.legend(ncols=count, loc="lower left", bbox_to_anchor=(-0.02, 1.0), handlelength=1, columnspacing=1.4)
+    if not count:
+        return
+    columns = count if count <= ONE_ROW else -(-count // 2)
+    axes.legend(ncols=columns, loc="lower left", bbox_to_anchor=(-0.02, 1.0), handlelength=1, columnspacing=1.4)
 
 
 def _svg(figure: Figure) -> str:

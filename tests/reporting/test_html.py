@@ -14,10 +14,11 @@ from matplotlib.figure import Figure
 from echo_queue.config import Config
 from echo_queue.queue import Audit
 from echo_queue.reporting import html, plots
-from echo_queue.reporting.metrics import UpdateMetrics, summarise
+from echo_queue.reporting.metrics import UpdateMetrics, began_s, summarise
 from tests.synthetic import START_S, update
 
-PICTURES = 15
+PICTURES = 20
+"""Of them four are drawn only if there is something to show."""
 
 
 def config(directory: Path) -> Config:
@@ -57,7 +58,7 @@ class Page(HTMLParser):
 def report(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The page of a run of 40 updates whose identity was broken; to draw it takes a while."""
     directory = tmp_path_factory.mktemp("run")
-    updates = [update(version) for version in range(1, 41)]
+    updates = [update(version, kl_reference=0.1) for version in range(1, 41)]
     (directory / "held_out.json").write_text(
         '{"figures": [{"model": "a/base", "score": 0.16}, {"model": "a/model", "score": 0.95}]}'
     )
@@ -93,10 +94,12 @@ def test_a_report_can_be_read_on_a_narrow_screen(report: str) -> None:
     assert all(text * shown / width > 9.5 for width in widths), "CSS pixels of the text"
 
 
-def test_a_report_names_the_model_and_shows_answers_gradients_and_the_policy(report: str) -> None:
+def test_a_report_names_the_model_and_shows_workers_answers_gradients_and_the_policy(report: str) -> None:
     assert "</h1><p>model init\u00a0· " in report
+    workers = ("Workers", "Time of weights", "Weights read")
+    policy = ("Entropy", "KL to the base model", "Off-policy")
     answers = ("Reward spread", "Answer length", "Answers cut off", "Equal rewards")
-    for title in (*answers, "Loss", "Gradient norm", "Entropy", "Off-policy"):
+    for title in (*workers, *answers, "Loss", "Learning rate", "Gradient norm", *policy):
         assert f"<h2>{title}</h2>" in report
 
 
@@ -186,11 +189,35 @@ def test_the_last_place_of_every_group_is_that_after_the_last_commit() -> None:
     assert plots.depths(updates, None).count("<svg") == plots.depths(updates, under_way).count("<svg") == 1
 
 
+def test_a_flat_line_of_retry_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    still = [update(version) for version in (1, 2, 3)]
+    assert len(lines_of(monkeypatch, lambda: plots.in_flight(still))) == 2
+    again = update(4, depths=still[0].depths | {"retry": 3})
+    assert len(lines_of(monkeypatch, lambda: plots.in_flight([*still, again]))) == 3
+
+
+@pytest.mark.slow
+def test_every_picture_over_time_marks_where_another_learner_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lineage 2 made no update that survived."""
+    updates = [update(version, lineage=1 if version < 5 else 3 if version < 8 else 4) for version in range(1, 11)]
+    assert plots.restarts_s(updates) == [began_s(updates[4]), began_s(updates[7])]
+    drawn: list[Callable[[list[UpdateMetrics]], str]] = [
+        partial(plots.reward, by="time"), plots.learner_time, partial(plots.depths, audit=None), plots.in_flight,
+        plots.speed, plots.workers, plots.weights_s, plots.weights_read,
+    ]  # fmt: skip
+    for draw in drawn:
+        assert sum(line == [0, 1] for line in lines_of(monkeypatch, partial(draw, updates))) == 2, draw
+    assert plots.restarts_s(updates[:4]) == []
+
+
+def test_what_an_ended_worker_read_was_read() -> None:
+    assert plots.ever_read([5, 30, 10, 15]).tolist() == [5, 30, 30, 35]
+
+
 def header(directory: Path, *updates: UpdateMetrics, **prompts: str) -> str:
     """Returns the line under the page's title, of a configuration with two workers."""
     rollout = {"rollout": {"workers": 2}, "prompts": prompts}
-    (line,) = re.findall(r"</h1><p>(.*?)</p>", html.build(configured(directory, **rollout), updates, scores={}))
-    return line.replace("\u00a0", " ")
+    return html.subtitle(configured(directory, **rollout), updates).replace("\u00a0", " ")
 
 
 def test_the_header_names_the_workers_and_the_sets_that_took_part(tmp_path: Path) -> None:
@@ -204,8 +231,8 @@ def test_the_header_names_the_workers_and_the_sets_that_took_part(tmp_path: Path
 
 
 def test_the_header_of_an_older_log_names_the_sets_of_its_tasks_and_the_configured_workers(tmp_path: Path) -> None:
-    assert "· prompts · 2 rollout workers configured · " in header(tmp_path, update(1))
-    shown = header(tmp_path, update(1, trained_ids=("mine/0/1", "a/b/0/2")))
+    assert "· prompts · 2 rollout workers configured · " in header(tmp_path, update(1, workers=None))
+    shown = header(tmp_path, update(1, workers=None, trained_ids=("mine/0/1", "a/b/0/2")))
     assert "· set mine, set a/b · 2 rollout workers configured · " in shown
 
 
@@ -227,7 +254,9 @@ def test_the_time_of_a_learner_that_was_down_is_nobodys(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_one_update_is_enough_for_every_picture(tmp_path: Path) -> None:
-    assert html.build(config(tmp_path), [update(1)], scores={}).count("<svg") == PICTURES
+    page = html.build(config(tmp_path), [update(1, workers=None, t_bcast_s=0.0, store_bytes=0)], scores={})
+    assert page.count("<svg") == PICTURES - 4
+    assert not re.findall(r"<h2>(Workers|Time of weights|Weights read|KL to the base model)</h2>", page)
 
 
 def test_held_out_scores_are_shown_where_they_were_measured(report: str) -> None:
@@ -287,7 +316,9 @@ PAUSED = [update(version, time_s=START_S + version + 500 * (version > 5)) for ve
 """No learner ran for 500 s after the fifth update."""
 
 
-@pytest.mark.parametrize("draw", [plots.in_flight, plots.speed, partial(plots.reward, by="time")])
+@pytest.mark.parametrize(
+    "draw", [plots.in_flight, plots.speed, plots.workers, plots.weights_s, partial(plots.reward, by="time")]
+)
 def test_no_line_crosses_a_time_without_a_learner(
     monkeypatch: pytest.MonkeyPatch, draw: Callable[[list[UpdateMetrics]], str]
 ) -> None:

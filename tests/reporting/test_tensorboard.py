@@ -12,7 +12,7 @@ def test_what_tensorboard_reads_is_what_was_measured(tmp_path: Path) -> None:
     from echo_queue.reporting import tensorboard
 
     for _ in range(2):
-        tensorboard.write([update(version) for version in range(1, 6)], tmp_path / "tensorboard")
+        tensorboard.write([update(version, workers=None) for version in range(1, 6)], tmp_path / "tensorboard")
     read = EventAccumulator(str(tmp_path / "tensorboard"))
     read.Reload()
     assert [event.step for event in read.Scalars("reward/mean")] == [1, 2, 3, 4, 5]
