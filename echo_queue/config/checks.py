@@ -82,7 +82,7 @@ def _store(store: Store) -> Iterator[Problem]:
     scheme, _, rest = store.url.partition("://")
     if scheme == "s3" and rest:
         what = f"{store.url} names a bucket, and no server"
-        yield Problem("store.url", what, "write https://host (docs/operations.md), and the bucket in store.bucket")
+        yield Problem("store.url", what, "write https://host (docs/configuration.md), and the bucket in store.bucket")
     host, _, path = rest.strip("/").partition("/")
     if path.rpartition("/")[2] == name or host.startswith(f"{name}.s3"):
         yield Problem("store.url", f"{store.url} has the bucket's name in it", "leave it out: store.bucket has it")

@@ -17,6 +17,7 @@ HAS = {
     ("echo_queue/cli/plan.py", "docs/capacity.md"): "## How near the bounds are",
     ("echo_queue/cli/run.py", "docs/operations.md"): "## Paged at night",
     ("echo_queue/cli/run_end.py", "docs/operations.md"): "## What died, and why?",
+    ("echo_queue/config/checks.py", "docs/configuration.md"): "or the endpoint of any S3 server",
     ("echo_queue/config/loading.py", "docs/configuration.md"): "## `[staleness]`",
     ("echo_queue/config/loading.py", "docs/rights.md"): "`redis.username` names the user",
     ("echo_queue/connections/redis_check.py", "docs/reliability.md"): "### What Redis must be",
