@@ -13,7 +13,7 @@ HAS = {
     ("echo_queue/capacity/loading.py", "docs/capacity.md"): "| section | keys |",
     ("echo_queue/cli/commands.py", "docs/simulation.md"): "## The file",
     ("echo_queue/cli/estimate.py", "docs/lora.md"): "Bytes of a publication, for each value of the factors",
-    ("echo_queue/cli/estimate.py", "docs/weights.md"): "Bytes are per changed element",
+    ("echo_queue/cli/estimate.py", "docs/weights.md"): "and count headers, digests and tables",
     ("echo_queue/cli/plan.py", "docs/capacity.md"): "## How near the bounds are",
     ("echo_queue/cli/run.py", "docs/operations.md"): "## Paged at night",
     ("echo_queue/cli/run_end.py", "docs/operations.md"): "## What died, and why?",
