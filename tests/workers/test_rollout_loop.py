@@ -421,6 +421,8 @@ def test_what_a_killed_worker_held_is_done_by_another(harness: Begin, tmp_path: 
 
 
 LENGTH = 2000
+SOME = 20
+"""Tokens of a sample, of which every sample of a group that has so many for each has drawn more than ten."""
 ENDLESS = {"max_prompt_tokens": 64, "max_new_tokens": LENGTH}
 
 
@@ -435,6 +437,11 @@ def stored(run: WorkerHarness) -> dict[str, PartialGroup]:
     return dict(lease.partials)
 
 
+def stored_tokens(run: WorkerHarness) -> list[int]:
+    """Returns the number of tokens of each partial rollout (`partials` of `library/state.lua`)."""
+    return [int(words.split()[3]) for words in run.queue.client.hvals(run.queue.keys.partials)]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL, None], ids=["SIGTERM", "SIGKILL", "dismissed"])
 def test_another_worker_goes_on_where_one_was_taken_away(
@@ -446,7 +453,8 @@ def test_another_worker_goes_on_where_one_was_taken_away(
     run.begin(QUESTIONS[:2], tensors_of(endless), wanted=ANSWER)
     taken = run.process("w1")
     run.until(lambda: generating(run), "tokens")
-    run.until(lambda: run.queue.client.hlen(run.queue.keys.partials) == 2, "partial rollouts of both")
+    enough = SOME * run.config.rollout.group_size
+    run.until(lambda: [most > enough for most in stored_tokens(run)] == [True, True], "partial rollouts of both")
     if end is None:
         controller = Clients.connected_as(run.config, "controller").controller("c1")
         controller.lead(60.0)
@@ -469,7 +477,10 @@ def test_another_worker_goes_on_where_one_was_taken_away(
 
 
 class SlowStore:
-    """A server that takes the last partial rollouts of a leaving worker only once all its leases were renewed twice."""
+    """A server that takes the last partial rollouts of a leaving worker only once all its leases were renewed twice.
+
+    Where the lease keeper has stored them already, the main thread has none left to store.
+    """
 
     def __init__(self) -> None:
         self.leaving = False
@@ -505,7 +516,7 @@ def test_a_worker_that_leaves_renews_its_leases_until_all_that_it_sampled_is_sto
     slow.leaving = True
     run.leave()
     worker.join(timeout=120)
-    assert not run.errors and slow.waited == [True]
+    assert not run.errors and all(slow.waited)
     assert sum(len(one.tokens) for begun in stored(run).values() for one in begun.samples) == made[0].sampled > 0
     assert run.status().counts.get("expired", 0) == 0
 

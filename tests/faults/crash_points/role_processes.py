@@ -19,7 +19,7 @@ import torch
 from echo_queue import failpoints
 from echo_queue.config import Config
 from echo_queue.connections.storage.object_store import ObjectStore
-from echo_queue.errors import EchoQueueError
+from echo_queue.errors import EchoQueueError, HopelessError
 from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.launch.import_path import PYTHON
 from echo_queue.launch.signals import set_on_signals
@@ -144,7 +144,10 @@ def learner_that_crashes(about: tuple[Config, Path]) -> None:
 
     def rank(number: int) -> int:
         rank_crashes.arm(directory, number)
-        return _train(config, Place(number, config.learner.ranks, number, launched=True))
+        try:
+            return _train(config, Place(number, config.learner.ranks, number, launched=True))
+        except HopelessError as error:
+            return error.exit_code
 
     fork_ranks(rank)
     backoff = RestartBackoff(first_pause_s=0.02, longest_pause_s=0.02, settled_s=1.0, most_ends=NEVER)

@@ -4,6 +4,7 @@ from itertools import product
 
 import pytest
 
+from echo_queue.errors import HOPELESS
 from tests.faults.crash_points import rank_crashes
 from tests.faults.crash_points.cases import LearnerCase
 from tests.faults.crash_points.crashing_run import CrashHarness
@@ -28,11 +29,14 @@ class RanksCase(LearnerCase):
         rank_crashes.plan(self.directory, crashes)
 
     def run(self) -> list[float]:
-        """Runs the learner to its end; returns the seconds after each death until the ranks went on."""
+        """Runs the learner to its end; returns the seconds after each death until the ranks went on.
+
+        The run ends with a dead prompt: the one that no learner can train on.
+        """
         settings = self.config.learner.model_copy(update={"ranks": 2, "rank_deadline_s": 20.0})
         config = self.config.model_copy(update={"learner": settings})
         process = self.harness.begin("learner whose ranks crash", (config, self.directory), self.log)
-        assert process.wait(DEADLINE_S) == 0, self.told()
+        assert process.wait(DEADLINE_S) == HOPELESS, self.told()
         assert rank_crashes.planned(self.directory, DEATHS) == list(self.crashes), self.told()
         self.verdict()
         return rank_crashes.resumed_s(self.directory)
