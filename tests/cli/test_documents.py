@@ -39,7 +39,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PublishedRun]:
     made, dead, *_ = queue.lease("w1", BEAT.version, 3).tasks
     queue.complete("w1", [group_of(made, "w1", BEAT.version)])
     queue.bury(dead.id, "Traceback\nKeyError: 'answer'")
-    queue.record(1, [record_of(update(1)), UpdateRecord(Version(1, 2), "0.0.9", made.id, b"of another form")])
+    queue.record(
+        1, [record_of(update(1, t_bcast_s=0.0)), UpdateRecord(Version(1, 2), "0.0.9", made.id, b"of another form")]
+    )
     queue.advance(1, 0, 0, 1.0)
     yield run
     run.services.stop()

@@ -208,6 +208,7 @@ class WorkerCase(Case):
             self.name,
             model={"base": "init", "max_prompt_tokens": 16, "max_new_tokens": 3},
             rollout={"group_size": 2, "concurrent_groups": 2, "grace_s": 2.0, "progress_s": 0.1},
+            staleness={"s": self.PROMPTS},  # what is held while the others are trained does not become too old
             environment={
                 "kind": "function",
                 "function": "tests.faults.crash_points.role_processes:reward",

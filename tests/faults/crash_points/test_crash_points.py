@@ -63,9 +63,10 @@ UNREACHED = {
 """Steps that no case here takes, and when they are taken."""
 
 
-BY_CHANCE = {"get partials", "release"}
+BY_CHANCE = {"get partials", "delete replay"}
 """Points that need a partial rollout of another worker, which may have stored none, or none that is still wanted; or a
-task that is still held, and not sent back as too late."""
+group that is sent although another worker was faster, which a renewal of its lease may have told before.
+"""
 
 
 class RoleCases:
