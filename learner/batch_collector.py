@@ -3,8 +3,8 @@
 - Groups that the learner had in hand before a restart come first, in their old order, and never later than S allows.
 - All groups that come here may be trained. The queue client rejects bad ones: `drain` and `pending` have each group
   checked by `echo_queue/queue/payloads.py`, with the rules of `echo_queue/records/validation.py`, and bury a bad one
-  with the reason and its sender. A worker of which many in a row are bad is suspended; the collector ends the run only
-  once no other worker is heard of.
+  with the reason and its sender. A worker of which many in a row are bad is suspended; where no other one is heard of,
+  the collector waits for another one as long as for a group, and then ends the run.
 - With `selection.refill`, groups that teach nothing are taken as well, and others for them
   (`learner.selection.signal`). While the learner waits for those, the queue counts the former as trained, so that other
   prompts are admitted.
@@ -20,7 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from echo_queue.config import Config
 from echo_queue.errors import DeadlineError, EchoQueueError, Problem
@@ -94,6 +94,8 @@ class BatchCollector:
         """Those of the groups in hand that the queue has counted as trained."""
         self._short_since: float | None = None
         """The time since when there are too few groups for the next update."""
+        self._deserted_since: float | None = None
+        """The time since when all workers that are heard of are suspended."""
 
     def handed_out(self, version: Version) -> None:
         """Notes that workers may generate with these weights from now on."""
@@ -138,7 +140,7 @@ class BatchCollector:
                 self._await_publication(now - began_s)
                 last_group_s = now
             # After a loss of Redis, what is trained already leaves the backlog first, and no group can come meanwhile.
-            elif drained.groups or drained.outside < outside or idle:
+            elif drained.groups or drained.malformed or drained.outside < outside or idle or self._deserted_since:
                 last_group_s = now
                 self._short_since = None if idle else self._short_since
             outside = drained.outside
@@ -151,15 +153,26 @@ class BatchCollector:
         return Batch(update.groups, starved_s, ready, skipped)
 
     def _suspend_unworthy(self) -> None:
-        """Suspends workers that send nothing but bad groups. Raises `EchoQueueError` if there is no other worker."""
-        for one in self._validator.find_unworthy():
+        """Suspends workers that send nothing but bad groups. Raises `EchoQueueError` if no other one comes in time."""
+        found = self._validator.find_unworthy()
+        for one in found:
             log.warning("worker %s leases nothing more: %s", one.name, one.reason)
             self._queue.suspend(one.name, one.reason, one.tasks)
         if not self._validator.unworthy or any(_may_serve(worker) for worker in self._monitor.status().workers):
+            self._deserted_since = None
             return
+        now = time.monotonic()
+        if found or self._deserted_since is None:
+            self._deserted_since = now
+            log.warning("all workers that are heard of are suspended: waits %.0f s for another one", self._deadline_s)
+        elif now - self._deserted_since > self._deadline_s:
+            self._end_deserted()
+
+    def _end_deserted(self) -> NoReturn:
         last = self._validator.unworthy[-1]
+        told = "all workers that are heard of are suspended for that"
+        what = f"{last.reason}; {told}, and no other one came for {self._deadline_s:.0f} s"
         fix = "fix the workers, then run again: it continues, and its learner judges them anew"
-        what = f"{last.reason}; all workers that are heard of are suspended for that"
         raise EchoQueueError(Problem(f"worker {last.name}", what, fix))
 
     def _skip(self, groups: list[Group]) -> None:

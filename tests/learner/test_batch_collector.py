@@ -6,26 +6,28 @@ from collections.abc import Callable
 import pytest
 
 from echo_queue.config import Config
-from echo_queue.errors import DeadlineError
-from echo_queue.queue import RunRules
+from echo_queue.errors import DeadlineError, EchoQueueError
+from echo_queue.queue import Heartbeat, LearnerQueue, Outcome, Payloads, RunRules
 from echo_queue.records import BASE
-from echo_queue.records.validation import GroupLimits, GroupValidator
+from echo_queue.records.validation import PATIENCE, GroupLimits, GroupValidator
 from learner import batch_collector
 from learner.batch_collector import Batch, BatchCollector, Pause
 from tests.queue.clients import Clients
-from tests.queue.queue_harness import QueueHarness
+from tests.queue.queue_harness import QueueHarness, group_of
 
 TRAINED = 4_000
+VOCABULARY = 8
+BEATS = Heartbeat("made up", BASE, "generating")
 
 
 def collector_of(
     queue: Clients, deadline_s: float, published: Callable[[], bool] = lambda: True, *, keep_open: bool = False
 ) -> BatchCollector:
     """Returns a collector of two groups an update, which gives up after `deadline_s`."""
-    settings = {"queue": {"stall_deadline_s": deadline_s}, "learner": {"batch_groups": 2}}
+    settings = {"queue": {"stall_deadline_s": deadline_s}, "learner": {"batch_groups": 2}, "rollout": {"group_size": 2}}
     config = Config.model_validate({"run": {"name": "a", "dir": "a", "keep_open": keep_open}} | settings)
-    validator = GroupValidator(GroupLimits.of(config, vocabulary=8), BASE)
-    learner = queue.learner()
+    validator = GroupValidator(GroupLimits.of(config, VOCABULARY), BASE)
+    learner = LearnerQueue(queue.caller, Payloads(validator=validator))
     return BatchCollector(config, learner, queue, validator, version=BASE, published=published, check=lambda: None)
 
 
@@ -54,7 +56,7 @@ def test_passing_what_is_trained_already_is_no_standstill(queue: Clients, monkey
     harness = QueueHarness(queue, RunRules(s=1, batch=2), prompts=0)
     queue.commit(0, "checkpoint", [f"a/0/{index}" for index in range(TRAINED)])
     harness.submit("a", TRAINED + 1)
-    collector = collector_of(queue, 0.2)
+    collector = collector_of(queue, 1.0)
     with pytest.raises(DeadlineError, match="0 of 2 are in hand"):
         collector.gather(0, threading.Event())
     assert (queue.audit().trained, queue.status().tasks) == (TRAINED, 1)
@@ -99,3 +101,45 @@ def test_a_wait_ends_once_redis_is_full_of_what_a_checkpoint_would_free(
                 collector.gather(0, threading.Event())
     finally:
         queue.client.config_set("maxmemory", before)
+
+
+def send_nothing_good(harness: QueueHarness, name: str) -> None:
+    """A worker beats, and completes as many groups as it takes to be suspended; their tokens are another model's."""
+    harness.queue.heartbeat(name, BEATS)
+    tasks = harness.lease(PATIENCE, name)
+    groups = [group_of(task, name, harness.version, length=2 * VOCABULARY) for task in tasks]
+    assert harness.queue.complete(name, groups) == [Outcome.accepted] * PATIENCE
+
+
+def test_a_learner_whose_last_worker_was_suspended_waits_for_the_good_one_that_is_away(
+    queue: Clients, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(batch_collector, "LISTEN_S", 0.02)
+    harness = QueueHarness(queue, RunRules(s=4, batch=2, pace=False))
+    looks = iter(range(1_000))
+
+    def published() -> bool:
+        if "for another one" in caplog.text and next(looks) == 3:
+            queue.heartbeat("good", BEATS)
+            harness.complete(harness.lease(2, "good"), "good")
+        return True
+
+    collector = collector_of(queue, 60.0, published)
+    send_nothing_good(harness, "stranger")
+    found = collector.gather(0, threading.Event())
+    assert isinstance(found, Batch) and {group.worker for group in found.groups} == {"good"}
+    assert caplog.text.count("for another one") == 1, "it says once what it waits for"
+
+
+def test_a_learner_whose_last_worker_was_suspended_and_to_which_no_other_comes_ends_with_that_reason(
+    queue: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has had no good group for longer than the deadline by then, and yet that is not what it says."""
+    monkeypatch.setattr(batch_collector, "LISTEN_S", 0.2)
+    harness = QueueHarness(queue, RunRules(s=4, batch=2, pace=False))
+    collector = collector_of(queue, 2.0)
+    send_nothing_good(harness, "stranger")
+    with pytest.raises(EchoQueueError, match="and no other one came for 2 s") as error:
+        collector.gather(0, threading.Event())
+    assert "worker stranger: 8 groups in a row could not be trained" in str(error.value)
+    assert not isinstance(error.value, DeadlineError)

@@ -290,7 +290,7 @@ def test_waiting_in_vain_ends_with_who_is_missing(harness: LearnerHarness, promp
 
 
 def test_a_worker_with_another_models_tokens_is_named_after_one_batch(harness: LearnerHarness) -> None:
-    config = harness.config()
+    config = harness.config(queue={"stall_deadline_s": 4.0})
     harness.submit(config, PROMPTS)
     harness.work(config, name="stranger", vocabulary=10 * VOCABULARY)
     with pytest.raises(EchoQueueError, match="groups in a row could not be trained") as error:
