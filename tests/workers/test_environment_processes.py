@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from echo_queue.config import Environment
 from tests.processes import is_running
 from tests.waiting import wait_until
 from tests.workers.asking import score
 from tests.workers.test_environments import answers, scorer
-from workers.environments.calls import ScoringError
+from workers.environments.calls import Call, ScoringError
+from workers.environments.keeper import descendants
+from workers.environments.process import EnvironmentProcess
 
 PROGRAMS = "tests.workers.programs"
 
@@ -58,6 +61,29 @@ def test_an_environment_ends_by_its_worker_s_wish_while_a_fork_of_the_worker_liv
         for pid in forks:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
+
+
+def test_signals_to_all_processes_of_a_job_end_no_environment_that_starts() -> None:
+    """It is the worker's to end: Slurm, systemd and terminals signal every process of a job at once."""
+    process = EnvironmentProcess(Environment(kind="function", function=f"{PROGRAMS}:ill_mannered"))
+
+    def signal_all() -> list[int]:
+        below = descendants(process.pid)
+        for pid in (process.pid, *below):
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                os.kill(pid, number)
+        return below
+
+    try:
+        signal_all()
+        wait_until(lambda: signal_all() or list(process.hear()), "the environment below its keeper")
+        wait_until(lambda: list(process.hear()) or process.ready, "the environment")
+        signal_all()
+        process.ask(call := Call(answers(["well"])))
+        wait_until(lambda: list(process.hear()), "the rewards")
+        assert call not in process.calls.values()
+    finally:
+        process.close()
 
 
 def test_a_worker_with_more_than_a_thousand_open_files_has_an_environment() -> None:

@@ -2,8 +2,7 @@
 
 - On the socket FD (`pipe.py`) it answers a `ScoringRequest` with `Rewards`, a `Turn` with a `Reply`, and either with
   `Failed`, until the socket closes. An answer bears its question's number; calls that wait are answered side by side.
-- SIGINT and SIGTERM do nothing here, since the worker decides when it ends; processes that the environment starts have
-  the usual handlers.
+- Signals that ask it to end do nothing (`keeper.py`); processes that the environment starts have the usual handlers.
 - No process that the environment forks speaks for it: the socket is closed there, and one that comes back ends.
 """
 

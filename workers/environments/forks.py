@@ -1,4 +1,4 @@
-"""What a process that the environment forks does not take over: the socket to the worker, and the handlers of signals.
+"""What a process that the environment forks does not take over: the socket to the worker, and the keeper's handlers.
 
 The signals are blocked while it is forked, so that one sent to it right away finds the usual handlers.
 """
@@ -7,11 +7,11 @@ import os
 import signal
 import socket
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from workers.environments.keeper import SIGNALS
 
 
 def prepare(connection: socket.socket) -> None:
-    """Makes SIGINT and SIGTERM do nothing in this process, and prepares for forks of it."""
+    """Prepares for forks of this process."""
     masks = list[set[signal.Signals | int]]()
 
     def before() -> None:
@@ -23,9 +23,8 @@ def prepare(connection: socket.socket) -> None:
     def in_child() -> None:
         connection.close()
         for number in SIGNALS:
-            signal.signal(number, signal.SIG_DFL)
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
         after()
 
-    for number in SIGNALS:
-        signal.signal(number, lambda *_: None)  # SIG_IGN would be inherited by programs that the environment starts
     os.register_at_fork(before=before, after_in_parent=after, after_in_child=in_child)

@@ -3,6 +3,8 @@
 - `keep` forks: the child becomes the environment, the parent its keeper. Each has a session of its own.
 - The keeper is the subreaper of its descendants (prctl(2)), so none of them can leave it: neither by `setsid`, nor by
   ending the parent between them.
+- SIGINT, SIGTERM and SIGHUP do nothing to either, from their start on, since the worker decides when they end. Slurm,
+  systemd and terminals send them to every process of a job at once.
 - The environment's end, the worker's wish or the worker's death, which the end of the pipe `life` tells of, is the end
   of them all: the keeper kills its descendants until none is left. Then it ends as the environment did.
 
@@ -18,18 +20,33 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 END_S = 8.0
 """The longest time that the kernel may take to end what was killed. The worker waits a little longer."""
 LOOK_S = 0.002
 
 
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Holds `SIGNALS` back in this thread, and in a process that it starts meanwhile until that calls `keep`."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def keep(life: int, connection: int) -> None:
     """Returns in the environment's process, which has `connection`. The keeper, which has `life`, never returns."""
+    for number in SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)  # programs that the environment starts would inherit SIG_IGN
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     os.setsid()
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     keeper = os.getpid()
@@ -65,8 +82,6 @@ def _parents() -> Iterator[tuple[int, int]]:
 
 def _kept(environment: int, life: int) -> int:
     """Waits for the end of the environment or of `life`, and ends all descendants. Returns the environment's status."""
-    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ignored, signal.SIG_IGN)
     wake, woken = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(woken, False)

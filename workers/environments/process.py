@@ -17,6 +17,7 @@ from echo_queue.launch.reap import reap
 from workers.environments.calls import Call
 from workers.environments.channel import Channel
 from workers.environments.child import Answer, Ready, answer_of
+from workers.environments.keeper import held_back
 
 GONE_S = 10.0
 """A killed process is gone at once, unless the machine is in trouble."""
@@ -117,7 +118,8 @@ class EnvironmentProcess:
         """Starts the process. `kept`: its keeper's end of the pipe that tells whether this process is alive."""
         shared = [kept.fileno(), connection.fileno()]
         arguments = [*map(str, shared), self.config.model_dump_json()]
-        return subprocess.Popen([*PYTHON, "-c", PROGRAM, *arguments], stdin=subprocess.DEVNULL, pass_fds=shared)
+        with held_back():
+            return subprocess.Popen([*PYTHON, "-c", PROGRAM, *arguments], stdin=subprocess.DEVNULL, pass_fds=shared)
 
 
 def numbered(message: Any) -> tuple[int, Answer]:
