@@ -44,6 +44,11 @@ class End(NamedTuple):
         queue = monitor(config)
         return cls(queue.audit(), queue.status(), causes(queue.dead(LOOKED_AT)), queue.digests())
 
+    def left_by(self, max_updates: int) -> int:
+        """Returns the number of prompts that nobody has trained because this limit ended the run (0: none did)."""
+        reached = 0 < max_updates <= self.status.learner.number
+        return self.audit.submitted - self.audit.trained - self.audit.dead if reached else 0
+
 
 def keep_answers(config: Config) -> None:
     """Keeps what the queue says of a run that ends before its end, if it answers, for those who ask later."""
@@ -87,6 +92,8 @@ def _result(config: Config, end: End, summary: metrics.Summary, path: Path) -> I
     yield sentence(end.audit)
     if end.audit.dead:
         yield from _dead_lines(end, path)
+    if end.left_by(config.learner.max_updates):
+        yield from _left_lines(config, end, path)
     told = metrics.warnings(summary, over=True)
     yield from (f"[yellow]![/] {warning}" for warning in told)
     if told and summary.updates in (summary.flat_updates, summary.cut_updates):
@@ -113,6 +120,15 @@ def _dead_lines(end: End, path: Path) -> Iterator[str]:
         yield f"    {counted(more, 'more reason')}: redis-cli shows {them}, docs/operations.md says how"
     them = agreeing(end.audit.dead, "it", "them")
     yield f"    → fix that; `echo-queue run {escape(str(path))}` then tries {them} again"
+
+
+def _left_lines(config: Config, end: End, path: Path) -> Iterator[str]:
+    """Yields how many prompts the limit of updates has left, and what to do."""
+    limit = config.learner.max_updates
+    are = counted(end.left_by(limit), "prompt", "is", "are")
+    them = agreeing(end.left_by(limit), "it", "them")
+    yield f"[yellow]![/] {are} not trained: learner.max_updates = {limit} ended the run before {them}"
+    yield f"    → with a higher one, or 0, `echo-queue run {escape(str(path))}` goes on"
 
 
 def _weights_line(summary: metrics.Summary) -> str:

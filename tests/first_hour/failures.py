@@ -162,14 +162,6 @@ def _services() -> Iterator[Failure[Home]]:
     for cause, name in (("an address as the bucket", "s3://mine"), ("a prefix in the bucket", "mine/runs")):
         wrong = setting(store__bucket=name)
         yield Failure(cause, wrong, bucket, "more than the name of a bucket", 'write "mine" alone')
-    bucket = "store.bucket"
-    address = setting(store__url="http://127.0.0.1:9/mine", store__bucket="mine", **keys)
-    yield Failure("the bucket in the address", address, store, "has the bucket's name in it", "leave it out")
-    scheme = setting(store__url="s3://mine", store__bucket="mine", **keys)
-    yield Failure("s3 as the address", scheme, store, "names a bucket, and no server", "write https://host")
-    for cause, name in (("an address as the bucket", "s3://mine"), ("a prefix in the bucket", "mine/runs")):
-        wrong = setting(store__bucket=name)
-        yield Failure(cause, wrong, bucket, "more than the name of a bucket", 'write "mine" alone')
     half = setting(store__url="http://127.0.0.1:9", store_access_key="key")
     yield Failure("half a pair of keys", half, "ECHO_QUEUE_STORE_SECRET_KEY", "", "")
     lost = setting(redis__url="redis://127.0.0.1:9/0", redis_password_file="/none")

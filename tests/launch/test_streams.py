@@ -4,6 +4,7 @@ import os
 import pty
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -44,20 +45,23 @@ def test_a_character_that_the_encoding_lacks_is_written_as_an_escape(
     assert done.stderr.decode().splitlines() == [err]
 
 
-def test_a_program_outlives_the_reader_of_its_output(tmp_path: Path) -> None:
+def pipe_without_a_reader() -> int:
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(command(tmp_path / "told", 100), stdout=writer, stderr=writer, timeout=60, check=False)
-    os.close(writer)
-    assert done.returncode == 0
-    assert (tmp_path / "told").read_text() == "lived to its end, True, True"
+    return writer
 
 
-def test_a_program_outlives_its_terminal(tmp_path: Path) -> None:
+def end_of_a_closed_terminal() -> int:
     terminal, end = pty.openpty()
     os.close(terminal)
-    done = subprocess.run(command(tmp_path / "told", 3), stdout=end, stderr=end, timeout=60, check=False)
-    os.close(end)
+    return end
+
+
+@pytest.mark.parametrize(("gone", "lines"), [(pipe_without_a_reader, 100), (end_of_a_closed_terminal, 3)])
+def test_a_program_outlives_whoever_reads_its_output(tmp_path: Path, gone: Callable[[], int], lines: int) -> None:
+    output = gone()
+    done = subprocess.run(command(tmp_path / "told", lines), stdout=output, stderr=output, timeout=60, check=False)
+    os.close(output)
     assert done.returncode == 0
     assert (tmp_path / "told").read_text() == "lived to its end, True, True"
 
