@@ -54,12 +54,16 @@ def _train(config: Config, place: Place) -> int:
     if place.launched:
         launcher.end_with_launcher()
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it logs each wait for a message that runs out
+    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # the older name, which torch heeds too
+        # Micro-batches differ in length, so that blocks of fixed sizes leave holes on a GPU that is nearly full.
+        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     with collection.paused():
         # Imported only now: torch takes seconds.
         spare_scipy()
         from transformers.utils.logging import disable_progress_bar
 
         from echo_queue.weights.delta import compiled
+        from learner.out_of_memory import memory_problem
         from learner.ranks.team import OtherRankError, RankLostError
         from learner.run_start import connect
         from learner.training_loop import train
@@ -79,6 +83,10 @@ def _train(config: Config, place: Place) -> int:
     except SetBackError as error:
         print_problems(error.problems)
         return AGAIN
+    except (MemoryError, RuntimeError) as error:
+        if (problem := memory_problem(error, config.learner)) is None:
+            raise
+        raise ConfigError(problem) from error
     return DONE
 
 

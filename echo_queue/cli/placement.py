@@ -65,11 +65,11 @@ def sharing(config: Config, environ: Mapping[str, str] = os.environ) -> Iterator
         if len(names) > 1
     ]
     if shared:
-        yield Problem(
-            "rollout.workers",
-            "; ".join(shared),
-            "if they do not fit there, name fewer workers here, or start workers on other machines",
-        )
+        fewer = "name fewer workers here, or start workers on other machines"
+        fix = f"if they do not fit there, {fewer}"
+        if config.rollout.engine == "vllm":
+            fix = f"set rollout.gpu_memory_utilization to each worker's part of what the others leave free; or {fewer}"
+        yield Problem("rollout.workers", "; ".join(shared), fix)
 
 
 def _devices(config: Config, environ: Mapping[str, str]) -> list[str]:

@@ -279,6 +279,9 @@ class Rollout(Section):
     """Sampling temperature."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Probability mass of nucleus sampling. 1 turns it off."""
+    gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
+    """Share of its GPU's memory that vLLM takes in each worker. Where a GPU also holds the learner or other workers,
+    all parts together must fit."""
     threads: Positive = 1
     """CPU threads of a worker. In `sync` mode a worker has all of them."""
     metrics_port: int = Field(default=0, ge=0, le=65_535)

@@ -55,6 +55,15 @@ def test_each_worker_has_a_gpu_of_its_own_where_there_are_enough_and_else_it_is_
     assert [problem.what for problem in placement.sharing(run)] == ([said] if said else [])
 
 
+@pytest.mark.parametrize("engine", ["transformers", "vllm"])
+def test_who_shares_a_gpu_with_vllm_is_told_the_key_that_divides_it(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus(monkeypatch, 1)
+    (problem,) = placement.sharing(config(rollout={"engine": engine}))
+    assert ("rollout.gpu_memory_utilization" in problem.fix) is (engine == "vllm")
+
+
 def test_a_run_takes_the_gpus_that_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(monkeypatch, 4)
     run = config(rollout={"workers": 2})

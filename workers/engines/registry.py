@@ -24,7 +24,8 @@ def create(config: Config, folder: str, version: Version, stop_tokens: Sequence[
         from workers.engines.vllm.engine import VllmEngine
         from workers.engines.vllm.setup import Capacity
 
-        capacity = Capacity(rollout.concurrent_groups * rollout.group_size, longest, config.model.dtype)
+        samples = rollout.concurrent_groups * rollout.group_size
+        capacity = Capacity(samples, longest, config.model.dtype, rollout.gpu_memory_utilization)
         return VllmEngine(folder, version, capacity, sampling, rollout.metrics_port)
     from workers.engines.transformers.engine import TransformersEngine
 

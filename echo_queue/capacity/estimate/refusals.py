@@ -50,13 +50,17 @@ def _of_model(config: Config, environ: Mapping[str, str]) -> Iterator[Problem]:
         return
     yield from too_long(longest, found.get("max_position_embeddings"))
     if has_experts(found):
-        yield from _of_mixture(config, found["model_type"])
+        yield from _of_mixture(config, found["model_type"], environ)
     elif config.learner.freeze_router:
         what = f"is set, but the model, of type {found['model_type']}, is no mixture of experts"
         yield Problem("learner.freeze_router", what, "remove it")
 
 
-def _of_mixture(config: Config, kind: str) -> Iterator[Problem]:
+def _of_mixture(config: Config, kind: str, environ: Mapping[str, str]) -> Iterator[Problem]:
+    if config.learner.deterministic and not learner_is_on_cpu(config, environ):
+        what = f"is set, and the model, of type {kind}, counts its experts' tokens in a way that torch has no "
+        what += "deterministic algorithm for on a GPU (torch.histc)"
+        yield Problem("learner.deterministic", what, "remove it, or train a model without experts")
     if config.rollout.engine != "transformers":
         yield Problem(
             "rollout.engine",

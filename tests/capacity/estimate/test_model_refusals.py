@@ -86,6 +86,14 @@ def test_adapters_of_a_mixture_are_those_of_its_attention(targets: Any, tmp_path
     assert problems == (["model.lora.target_modules"] if targets == "all-linear" else [])
 
 
+def test_a_mixture_is_deterministic_on_a_cpu_alone(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes((MODELS / "qwen3-30b-a3b.json").read_bytes())
+    for device, expected in (("cpu", []), ("cuda", ["learner.deterministic"])):
+        learner = {"allow_cpu": True, "deterministic": True, "device": device}
+        found = refusals(config(model={"base": str(tmp_path)}, learner=learner))
+        assert [problem.where for problem in found] == expected
+
+
 def test_a_router_can_be_frozen_only_where_there_is_one(tmp_path: Path) -> None:
     for name, expected in (("qwen3-30b-a3b", []), ("qwen3-4b", ["learner.freeze_router"])):
         (tmp_path / "config.json").write_bytes((MODELS / f"{name}.json").read_bytes())

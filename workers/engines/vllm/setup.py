@@ -34,6 +34,8 @@ class Capacity:
     samples: int
     tokens: int
     dtype: str
+    gpu_memory_utilization: float
+    """The share of a GPU's memory for weights, activations and the key-value cache."""
 
 
 def open_vllm(folder: str, capacity: Capacity, stats: bool) -> Any:
@@ -55,9 +57,17 @@ def open_vllm(folder: str, capacity: Capacity, stats: bool) -> Any:
             vllm = LLMEngine.from_vllm_config(config, disable_log_stats=not stats)
         _try_out(vllm)
     except (ValueError, RuntimeError) as error:
-        what = f"vLLM does not serve {folder}: {_last_line(error)}"
-        raise ConfigError(Problem("rollout.engine", what, "choose another model or engine")) from error
+        raise ConfigError(_refusal(folder, _last_line(error))) from error
     return vllm
+
+
+def _refusal(folder: str, said: str) -> Problem:
+    """Returns the problem of a model that vLLM does not serve, or has no room for on its GPU."""
+    what = f"vLLM does not serve {folder}: {said}"
+    if any(word in said for word in ("gpu_memory_utilization", "GPU memory utilization", "out of memory")):
+        fix = "name the share of the GPU that the learner and other workers leave free for this one"
+        return Problem("rollout.gpu_memory_utilization", what, fix)
+    return Problem("rollout.engine", what, "choose another model or engine")
 
 
 def _configuration(folder: str, capacity: Capacity, stats: bool) -> Any:
@@ -72,6 +82,7 @@ def _configuration(folder: str, capacity: Capacity, stats: bool) -> Any:
         max_model_len=capacity.tokens,
         max_num_seqs=capacity.samples,
         block_size=CPU_BLOCK if on_cpu else None,
+        gpu_memory_utilization=capacity.gpu_memory_utilization,
         enforce_eager=on_cpu,  # compiling would take longer than running a small model
         enable_prefix_caching=True,
         async_scheduling=False,  # a step returns its own tokens, and weights change between two
