@@ -1,9 +1,24 @@
 """The rows of a benchmark: each is told as soon as it is known, and the error of one takes no other with it."""
 
+import os
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+
+def append(file: Path, row: object) -> None:
+    """Appends a row to a file of JSON lines. It is on the disk when this returns.
+
+    `row`: a mapping, or a dataclass.
+    """
+    import orjson
+
+    line = orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+    with file.open("ab", buffering=0) as rows:
+        rows.write(line)
+        os.fsync(rows.fileno())
 
 
 class Rows:

@@ -5,6 +5,8 @@
 - The baselines are transformers' own forward pass with `sdpa`, in which every sample carries its prompt, with the same
   optimizer, precision, micro-batch size and activation checkpointing; the head, ours or TRL's, sees the drawn tokens
   only.
+- A row is printed, and appended to the file of `--rows`, as soon as it is known: first the update's figures, then again
+  with the parts of its seconds, then with each of its stages. What fails takes nothing with it that was known.
 - `--ranks N` measures N processes, one for each GPU; `--fake` runs all of it with tiny shapes, on a CPU as well.
 """
 
@@ -12,13 +14,16 @@ import argparse
 import os
 import sys
 import threading
+from collections.abc import Mapping, Sequence
 from itertools import product
+from pathlib import Path
 
 import torch
 
-from benchmarks.learner.rows import Row, measured, name_of, shown, targets
+from benchmarks.learner.rows import Extent, Row, measured, name_of, shown, targets
+from benchmarks.learner.trainers import WAYS
 from benchmarks.learner.work import MIXES, SHAPES, Mix
-from benchmarks.rows import Rows
+from benchmarks.rows import Rows, append
 from benchmarks.verdict import conclude
 from echo_queue.config import Config
 from echo_queue.launch.backoff import RestartBackoff
@@ -42,7 +47,8 @@ def main() -> int:
         device.compute_deterministically()
     where = device.choose("auto", place or ALONE)
     kind = "fake" if options.fake else "real"
-    team = join(_config(MIXES[kind][0], options, options.micro_tokens[0]), place, where, threading.Event())
+    extent = Extent(options.repeats, options.ways, stages=options.stages)
+    team = join(_config(options.mixes[0], options, options.micro_tokens[0]), place, where, threading.Event())
     how = f"{options.activation_checkpointing} activation checkpointing"
     how += ", deterministic" if options.deterministic else ""
     how += ", offloaded" if options.offload else ""
@@ -51,13 +57,17 @@ def main() -> int:
     rows, found = Rows(), list[Row]()
     for name in options.shapes:
         shape = SHAPES[kind][name].cut(options.layers)
-        for micro_tokens, mix in product(options.micro_tokens, MIXES[kind]):
+        for micro_tokens, mix in product(options.micro_tokens, options.mixes):
             row = Row(f"{name}{shape}", str(mix), micro_tokens, team.size)
             config = _config(mix, options, micro_tokens, shape.rank)
-            for one in measured(row, shape, mix, config, rows, where=where, team=team, repeats=options.repeats):
+            for one in measured(row, shape, mix, config, rows, where=where, team=team, extent=extent):
+                if found and one.continues(found[-1]):
+                    found.pop()
                 found.append(one)
                 if team.first:
                     shown(one)
+                    if options.rows:
+                        append(options.rows, one)
     team.settle()
     return conclude(found, rows.promises | targets(found), as_json=options.json) if team.first else 0
 
@@ -69,6 +79,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--shapes", nargs="+", metavar="SHAPE", help="default: all of them")
     parser.add_argument("--layers", type=int, help="fewer layers than the shape has; stated with the figures")
     parser.add_argument("--micro-tokens", type=int, nargs="+", help="default: 16384")
+    parser.add_argument("--mixes", nargs="+", metavar="P+T", help="lengths of prompt and completion; default: all")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, help="default: all of them")
+    parser.add_argument("--no-stages", dest="stages", action="store_false", help="neither publication nor checkpoint")
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="append each row to it, as JSON, once it is known")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--ranks", type=int, default=1, help="number of processes that share the model")
     parser.add_argument("--activation-checkpointing", choices=("none", "selective", "full"), default="full")
@@ -76,14 +90,23 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--deterministic", action="store_true", help="with learner.deterministic")
     parser.add_argument("--offload", action="store_true", help="with learner.offload")
     options = parser.parse_args()
-    known = SHAPES["fake" if options.fake else "real"]
-    if unknown := set(options.shapes or ()) - set(known):
-        parser.error(f"--shapes: there is no {unknown.pop()!r}; there are {', '.join(known)}")
-    options.shapes = options.shapes or [*known]
+    kind = "fake" if options.fake else "real"
+    options.shapes = _chosen(parser, "--shapes", options.shapes, SHAPES[kind])
+    mixes = {mix.lengths: mix for mix in MIXES[kind]}
+    options.mixes = [mixes[name] for name in _chosen(parser, "--mixes", options.mixes, mixes)]
     options.micro_tokens = options.micro_tokens or [64 if options.fake else 16_384]
     if device.choose("auto").type == "cpu" and not options.fake:
         parser.error("there is no GPU here: run it with --fake, or on a machine that has one")
     return options
+
+
+def _chosen(
+    parser: argparse.ArgumentParser, option: str, names: Sequence[str] | None, known: Mapping[str, object]
+) -> list[str]:
+    """Returns the names that were given, or all of them; of one that is not known, the parser says so and exits."""
+    if unknown := [name for name in names or () if name not in known]:
+        parser.error(f"{option}: there is no {unknown[0]!r}; there are {', '.join(known)}")
+    return [*(names or known)]
 
 
 def _config(mix: Mix, options: argparse.Namespace, micro_tokens: int, rank: int = 0) -> Config:

@@ -5,6 +5,7 @@ nothing, as shares of the update: on a GPU, kernels of several streams can overl
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from torch.profiler import ProfilerActivity, profile
@@ -22,28 +23,47 @@ WORDS: Mapping[str, tuple[str, ...]] = {
 REST, IDLE = "other kernels", "idle"
 
 
-def shares(update: Callable[[], object], kind: str) -> dict[str, float]:
-    """Returns each part's share of the seconds that one update takes; `kind`: the device's, "cpu" or "cuda"."""
+MOST_KERNELS = 15
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Where an update's seconds go, as shares of them. `kernels`: the kernels or operations that take longest."""
+
+    shares: Mapping[str, float]
+    kernels: Mapping[str, float]
+
+
+def parts_of(update: Callable[[], object], kind: str) -> Parts:
+    """Takes one update under the profiler; `kind`: the device's, "cpu" or "cuda".
+
+    On a GPU its kernels alone are recorded: an update has some ten thousand of them, and far more operations.
+    """
     on_gpu = kind == "cuda"
-    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if on_gpu else [])
-    with profile(activities=activities, acc_events=True) as profiler:
+    with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU], acc_events=True) as profiler:
         seconds = timed(update)
-    found = seconds_of(profiler.key_averages(), kind)
+    kernels = seconds_of(profiler.key_averages(), kind)
+    found = dict.fromkeys((*WORDS, REST), 0.0)
+    for name, spent in kernels.items():
+        found[part_of(name)] += spent
     found[IDLE] = max(0.0, seconds - sum(found.values()))
-    return {part: spent / seconds for part, spent in found.items()}
+    longest = sorted(kernels, key=lambda name: kernels[name], reverse=True)[:MOST_KERNELS]
+    return Parts(
+        {part: spent / seconds for part, spent in found.items()}, {name: kernels[name] / seconds for name in longest}
+    )
 
 
 def seconds_of(events: Iterable[Any], kind: str) -> dict[str, float]:
-    """Returns each part's seconds among a profiler's averages.
+    """Returns the seconds of each kernel or operation among a profiler's averages.
 
     A GPU's timeline has each range that a program names, such as an optimizer's step, beside its kernels: their time is
     counted, and not that of the range.
     """
-    on_gpu, found = kind == "cuda", dict.fromkeys((*WORDS, REST), 0.0)
+    on_gpu, found = kind == "cuda", dict[str, float]()
     for event in events:
         if event.device_type.name == ("CUDA" if on_gpu else "CPU") and not (on_gpu and event.is_user_annotation):
             microseconds = event.self_device_time_total if on_gpu else event.self_cpu_time_total
-            found[part_of(event.key)] += microseconds / 1e6
+            found[event.key] = found.get(event.key, 0.0) + microseconds / 1e6
     return found
 
 

@@ -2,24 +2,27 @@
 
 import gc
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
+from typing import TYPE_CHECKING
 
 import torch
 
-from benchmarks.learner import stages
-from benchmarks.learner.parts import shares
-from benchmarks.learner.stages import Stages
+from benchmarks.learner.parts import Parts, parts_of
 from benchmarks.learner.timing import timed
-from benchmarks.learner.trainers import Ours, Trainer, ways
+from benchmarks.learner.trainers import OURS, Ours, Trainer, ways
 from benchmarks.learner.work import Mix, Shape
 from benchmarks.rows import Rows
 from echo_queue.capacity.estimate import shape_of
 from echo_queue.capacity.estimate.learner_memory import learner_memory
 from echo_queue.config import Config
 from learner.ranks.team import Team
+
+if TYPE_CHECKING:
+    from benchmarks.learner.stages import Stages
 
 PEAKS = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L40S": 362e12, "4090": 165e12}
 """FLOP/s in dense bfloat16, by a word of the device's name (the makers' data sheets)."""
@@ -34,8 +37,8 @@ NO_MEMORY = ": out of memory"
 class Row:
     """One way of training one mix; None where it cannot be known on this device, or was not measured.
 
-    `parts`: shares of the update's seconds. Seconds and bytes are those of rank 0; `drawn_per_s` and `mfu` are those of
-    all ranks.
+    Seconds and bytes are those of rank 0; `drawn_per_s` and `mfu` are those of all ranks. `reserved_gb` and `retries`:
+    what the allocator holds at most, and how often it gave back what it had kept because a piece did not fit.
     """
 
     shape: str
@@ -47,28 +50,61 @@ class Row:
     drawn_per_s: float | None = None
     mfu: float | None = None
     peak_gb: float | None = None
+    reserved_gb: float | None = None
+    retries: int | None = None
     estimated_gb: float | None = None
-    parts: Mapping[str, float] = field(default_factory=dict)
-    stages: Stages | None = None
+    parts: Parts | None = None
+    stages: "Stages | None" = None
+
+    def continues(self, other: "Row") -> bool:
+        """Returns whether it is the same row as another, of which less was known."""
+        return replace(self, parts=None, stages=None) == replace(other, parts=None, stages=None)
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What is measured of each mix. `ways`: their names, None for all; `stages`: with publication and checkpoint."""
+
+    repeats: int
+    ways: Sequence[str] | None = None
+    stages: bool = True
 
 
 def measured(
-    row: Row, shape: Shape, mix: Mix, config: Config, rows: Rows, *, where: torch.device, team: Team, repeats: int
+    row: Row, shape: Shape, mix: Mix, config: Config, rows: Rows, *, where: torch.device, team: Team, extent: Extent
 ) -> Iterator[Row]:
-    """Yields a row for each way of training `mix`. A way that needs too much memory says so, on one rank.
+    """Yields a row for each way of training `mix`, and again with its parts, and with each of its stages.
 
+    What is yielded is known, whatever becomes of the rest. A way that needs too much memory says so, on one rank.
     An error of one of several ranks ends the benchmark: the others wait for that rank.
     """
     groups = mix.batch(shape.sizes["vocab_size"])
-    for way, make in ways(shape, config.learner, where, groups, team).items():
+    for way, make in ways(shape, config.learner, where, groups, team=team, named=extent.ways).items():
         here, told = replace(row, way=way), f"{row.shape}, {row.mix}, {way}"
-        with nullcontext() if team.size > 1 else rows.row(told):
+
+        def risked(what: str, told: str = told) -> AbstractContextManager[None]:
+            return nullcontext() if team.size > 1 else rows.row(f"{told}{what}")
+
+        with risked(""):
+            trainer = None  # that of the way before is gone before this one is made
             try:
-                yield figures(here, make(), mix, config, where=where, team=team, repeats=repeats)
+                trainer = make()
+                here = figures(here, trainer, mix, config, where=where, team=team, repeats=extent.repeats)
+                yield here
             except torch.cuda.OutOfMemoryError:
                 if team.size > 1:
                     raise
                 yield replace(here, way=f"{way}{NO_MEMORY}")
+        if here.seconds and trainer:
+            with risked(": parts"):
+                here = replace(here, parts=parts_of(partial(trainer.update, 1), where.type))
+                yield here
+            if extent.stages and team.size == 1 and way == OURS and isinstance(trainer, Ours):
+                with risked(": stages"):
+                    from benchmarks.learner.stages import stages_of  # what else it needs, rows without stages do not
+
+                    yield from (replace(here, stages=stages) for stages in stages_of(trainer))
+        trainer = None
         gc.collect()
         if where.type == "cuda":
             torch.cuda.empty_cache()
@@ -77,7 +113,7 @@ def measured(
 def figures(
     row: Row, trainer: Trainer, mix: Mix, config: Config, *, where: torch.device, team: Team, repeats: int
 ) -> Row:
-    """Takes one step that warms up, then `repeats` that count, then one under the profiler."""
+    """Takes one step that warms up, then `repeats` that count."""
     cuda = where.type == "cuda"
     flop, rate = mix.flop(trainer.model), peak_rate(where)
     if cuda:
@@ -90,15 +126,12 @@ def figures(
         drawn_per_s=mix.drawn / seconds,
         mfu=flop / seconds / rate / team.size if rate else None,
         peak_gb=torch.cuda.max_memory_allocated() / GB if cuda else None,
-        parts=shares(lambda: trainer.update(1), where.type),
+        reserved_gb=torch.cuda.max_memory_reserved() / GB if cuda else None,
+        retries=torch.cuda.memory_stats()["num_alloc_retries"] if cuda else None,
     )
     if not isinstance(trainer, Ours):
         return row
-    return replace(
-        row,
-        estimated_gb=estimated_gb(trainer, config, team.size, where),
-        stages=stages.measured(trainer) if team.size == 1 and row.way == "ours" else None,
-    )
+    return replace(row, estimated_gb=estimated_gb(trainer, config, team.size, where))
 
 
 def estimated_gb(trainer: Ours, config: Config, ranks: int, where: torch.device) -> float:
@@ -118,6 +151,17 @@ def name_of(where: torch.device) -> str:
 
 
 def shown(row: Row) -> None:
+    """Prints what was not known of the row before."""
+    if row.stages:
+        print(f"    {row.stages}")
+    elif row.parts:
+        print("    " + ", ".join(f"{part} {share:.0%}" for part, share in row.parts.shares.items() if share >= 0.005))
+    else:
+        print(line_of(row))
+    sys.stdout.flush()
+
+
+def line_of(row: Row) -> str:
     cells = [
         f"{row.seconds:8.2f} s" if row.seconds else "         –",
         f"{row.drawn_per_s:10,.0f} tok/s" if row.drawn_per_s else "",
@@ -125,18 +169,13 @@ def shown(row: Row) -> None:
         f"{row.peak_gb:6.1f} GB" if row.peak_gb else "     – GB",
         f"(estimated {row.estimated_gb:.1f})" if row.estimated_gb else "",
     ]
-    print(f"{row.shape:16}{row.mix:24}{row.micro_tokens:6} {row.way:36}" + "  ".join(cells))
-    if row.parts:
-        print("    " + ", ".join(f"{part} {share:.0%}" for part, share in row.parts.items() if share >= 0.005))
-    if row.stages:
-        print(f"    {row.stages}")
-    sys.stdout.flush()
+    return f"{row.shape:16}{row.mix:24}{row.micro_tokens:6} {row.way:36}" + "  ".join(cells)
 
 
 def targets(rows: Sequence[Row]) -> dict[str, bool]:
     """Checks the promises that `docs/gpu.md` makes of one H200; other devices have no figures that are judged."""
-    ours = [row for row in rows if row.way.removesuffix(NO_MEMORY) == "ours"]
-    promises = {"every mix was trained": bool(ours) and all(row.seconds for row in ours)}
+    ours = [row for row in rows if row.way.removesuffix(NO_MEMORY) == OURS]
+    promises = {"every mix was trained": bool(rows) and all(row.seconds for row in ours)}
     judged = [row for row in ours if row.mfu is not None]
     if not judged:
         return promises
@@ -146,6 +185,6 @@ def targets(rows: Sequence[Row]) -> dict[str, bool]:
     promises[f"peak memory within {MEMORY_ERROR:.0%} of the estimate: {max(errors):.0%}"] = max(errors) <= MEMORY_ERROR
     found = [row.stages for row in judged if row.stages]
     for stage, longest_s in LONGEST_S.items():
-        took_s = max((getattr(stages, stage) for stages in found), default=0.0)
-        promises[f"{stage} at most {longest_s:g}: {took_s:.3f}"] = took_s <= longest_s
+        if known := [took_s for stages in found if (took_s := getattr(stages, stage)) is not None]:
+            promises[f"{stage} at most {longest_s:g}: {max(known):.3f}"] = max(known) <= longest_s
     return promises

@@ -4,6 +4,7 @@ The store is the project's own S3 server on this machine's disk: its speed is no
 """
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from benchmarks.learner.trainers import Ours
 from echo_queue.config import Weights
 from echo_queue.connections.secrets import StoreKeys
 from echo_queue.connections.storage.object_store import ObjectStore
+from echo_queue.errors import Problem, ServiceError
 from echo_queue.records import Version
 from echo_queue.services.s3_server import S3Server
 from echo_queue.weights import WeightPublisher
@@ -33,6 +35,8 @@ from learner.recovery.manifest import History
 
 DEADLINE_S = 600.0
 RUN = "benchmark"
+BYTES = 2 * (3 * 4 + 2)
+"""Bytes of two checkpoints and two versions, by parameter."""
 
 
 @dataclass(frozen=True)
@@ -40,62 +44,89 @@ class Stages:
     """Seconds and bytes. The stalls are what training waits for; the rest runs beside it.
 
     `publish_s`: a version whose learner has taken one step since the version before. `restore_s`: the checkpoint is
-    read into a model that stands; a restart has to start a process and to make the model before that.
+    read into a model that stands; a restart has to start a process and to make the model before that. None: not
+    measured yet.
     """
 
     snapshot_stall_s: float
     publish_s: float
     publish_bytes: int
-    checkpoint_stall_s: float
-    checkpoint_s: float
-    checkpoint_bytes: int
-    restore_s: float
+    checkpoint_stall_s: float | None = None
+    checkpoint_s: float | None = None
+    checkpoint_bytes: int | None = None
+    restore_s: float | None = None
 
     def __str__(self) -> str:
+        if self.checkpoint_stall_s is None:
+            stalls = f"snapshot stalls {1e3 * self.snapshot_stall_s:.1f} ms"
+            return f"{stalls}, published in {self.publish_s:.2f} s ({self.publish_bytes / 1e6:.1f} MB)"
         return (
-            f"snapshot stalls {1e3 * self.snapshot_stall_s:.1f} ms, published in {self.publish_s:.2f} s "
-            f"({self.publish_bytes / 1e6:.1f} MB); checkpoint stalls {1e3 * self.checkpoint_stall_s:.1f} ms, "
-            f"stored in {self.checkpoint_s:.2f} s ({self.checkpoint_bytes / 1e6:.1f} MB), "
-            f"read in {self.restore_s:.2f} s"
+            f"checkpoint stalls {1e3 * self.checkpoint_stall_s:.1f} ms, stored in {self.checkpoint_s:.2f} s "
+            f"({(self.checkpoint_bytes or 0) / 1e6:.1f} MB), read in {self.restore_s:.2f} s"
         )
 
 
-def _snapshot(policy: Policy) -> Share:
+def snapshot_of(policy: Policy) -> Share:
     part_bytes = Weights().part_bytes
     return take_share(policy.published(), policy.dtype, policy.team, part_bytes, on_host=policy.offload)
 
 
-def measured(trainer: Ours) -> Stages:
-    """Measures a learner that has taken its first steps, on one rank. Ends with the state that it began with."""
-    with tempfile.TemporaryDirectory() as folder, _store(Path(folder)) as store:
-        threads = max(1, len(os.sched_getaffinity(0)) - torch.get_num_threads())
-        maker = PartMaker(store, Weights(), threads=threads)
-        publisher = WeightPublisher(store, RUN, Signer.generate(), Weights(), makers=maker)
-        publisher.publish_share(Version(1, 1), _snapshot(trainer.policy))
-        before = sum(publisher.stored.values())
-        trainer.update(2)
-        stall_s, snapshot = timed_result(partial(_snapshot, trainer.policy))
-        publish_s = timed(lambda: publisher.publish_share(Version(1, 2), snapshot))
-        team, policy = Team.alone(), trainer.policy
-        saver = BackgroundSaver(store, team, DEADLINE_S)
-        for version in (Version(1, 1), Version(1, 2)):  # the first one makes room for the copies
-            checkpoint_stall_s = timed(lambda at=version: saver.begin(at, policy.pieces(), History()))  # type: ignore[misc]
-            rest_s, manifest = timed_result(saver.wait)
-        assert manifest is not None
-        restore_s = timed(lambda: checkpoint.restore(store, team, policy.restore))
-    return Stages(
-        snapshot_stall_s=stall_s,
-        publish_s=publish_s,
-        publish_bytes=sum(publisher.stored.values()) - before,
-        checkpoint_stall_s=checkpoint_stall_s,
-        checkpoint_s=checkpoint_stall_s + rest_s,
+def stages_of(trainer: Ours) -> Iterator[Stages]:
+    """Measures a learner that has taken its first steps, on one rank. Ends with the state that it began with.
+
+    Yields what is known after the publication, and after the checkpoint.
+    """
+    with tempfile.TemporaryDirectory() as folder, temporary_store(Path(folder)) as store:
+        _check_disk(Path(folder), sum(parameter.numel() for parameter in trainer.model.parameters()))
+        found = _published(trainer, store)
+        yield found
+        yield _saved(trainer, store, found)
+
+
+def _check_disk(folder: Path, parameters: int) -> None:
+    """Raises `ServiceError` if two versions and two checkpoints may not fit."""
+    needed, free = BYTES * parameters, shutil.disk_usage(folder).free
+    if needed > free:
+        what = f"has {free / 1e9:.1f} GB free, and two versions and two checkpoints need {needed / 1e9:.1f} GB"
+        raise ServiceError(Problem(str(folder), what, "set TMPDIR to a folder with more room, or take --no-stages"))
+
+
+def _published(trainer: Ours, store: ObjectStore) -> Stages:
+    publisher = publisher_to(store)
+    publisher.publish_share(Version(1, 1), snapshot_of(trainer.policy))
+    before = sum(publisher.stored.values())
+    trainer.update(2)
+    stall_s, snapshot = timed_result(partial(snapshot_of, trainer.policy))
+    publish_s = timed(lambda: publisher.publish_share(Version(1, 2), snapshot))
+    return Stages(stall_s, publish_s, sum(publisher.stored.values()) - before)
+
+
+def publisher_to(store: ObjectStore) -> WeightPublisher:
+    """Returns a publisher with as many threads as a learner's, on one rank."""
+    threads = max(1, len(os.sched_getaffinity(0)) - torch.get_num_threads())
+    return WeightPublisher(
+        store, RUN, Signer.generate(), Weights(), makers=PartMaker(store, Weights(), threads=threads)
+    )
+
+
+def _saved(trainer: Ours, store: ObjectStore, found: Stages) -> Stages:
+    team, policy = Team.alone(), trainer.policy
+    saver = BackgroundSaver(store, team, DEADLINE_S)
+    for version in (Version(1, 1), Version(1, 2)):  # the first one makes room for the copies
+        stall_s = timed(lambda at=version: saver.begin(at, policy.pieces(), History()))  # type: ignore[misc]
+        rest_s, manifest = timed_result(saver.wait)
+    assert manifest is not None
+    return replace(
+        found,
+        checkpoint_stall_s=stall_s,
+        checkpoint_s=stall_s + rest_s,
         checkpoint_bytes=sum(file.size for file in manifest.files),
-        restore_s=restore_s,
+        restore_s=timed(lambda: checkpoint.restore(store, team, policy.restore)),
     )
 
 
 @contextmanager
-def _store(folder: Path) -> Iterator[ObjectStore]:
+def temporary_store(folder: Path) -> Iterator[ObjectStore]:
     server = S3Server(folder, StoreKeys("BENCHMARKBENCHMARKBE", "benchmark"))
     server.start()
     try:

@@ -31,6 +31,8 @@ from learner.update import learn
 
 LogProbs = Callable[[Tensor, Tensor, Tensor], Tensor]
 """hidden [K, H], weight [V, H], targets [K] → the targets' log-probabilities, [K]"""
+OURS, RECTANGLES, PLAIN, TRL = "ours", "rectangles", "transformers", "transformers, TRL's head"
+WAYS = (OURS, RECTANGLES, PLAIN, TRL)
 TRL_CHUNK = 32_768
 """Columns of the vocabulary that TRL's head computes at a time."""
 
@@ -118,23 +120,27 @@ class Plain(torch.nn.Module):
 
 
 def ways(
-    shape: Shape, settings: Learner, where: torch.device, groups: Sequence[Group], team: Team
+    shape: Shape,
+    settings: Learner,
+    where: torch.device,
+    groups: Sequence[Group],
+    *,
+    team: Team,
+    named: Sequence[str] | None = None,
 ) -> dict[str, Callable[[], Trainer]]:
-    """Returns all ways by name: ours first; rectangles where they are another way; the baselines on one rank only.
+    """Returns all ways by name, or those of `named`: ours first; rectangles where they are another way; the baselines
+    on one rank only.
 
     TRL's head is left out where TRL is not installed. The baselines train all weights.
     """
-    found: dict[str, Callable[[], Trainer]] = {"ours": lambda: Ours(shape, settings, where, groups, team=team)}
-    if team.size > 1:
-        return found
-    if where.type == "cuda":
-        found["rectangles"] = lambda: Ours(shape, settings, where, groups, team=team, packing=Rectangles)
-    if shape.rank:
-        return found
-    found["transformers"] = lambda: Plain(shape, settings, where, groups)
-    if _has_trl():
-        found["transformers, TRL's head"] = lambda: Plain(shape, settings, where, groups, _trl_logprobs)
-    return found
+    found: dict[str, Callable[[], Trainer]] = {OURS: lambda: Ours(shape, settings, where, groups, team=team)}
+    if team.size == 1 and where.type == "cuda":
+        found[RECTANGLES] = lambda: Ours(shape, settings, where, groups, team=team, packing=Rectangles)
+    if team.size == 1 and not shape.rank:
+        found[PLAIN] = lambda: Plain(shape, settings, where, groups)
+        if _has_trl():
+            found[TRL] = lambda: Plain(shape, settings, where, groups, _trl_logprobs)
+    return {name: make for name, make in found.items() if named is None or name in named}
 
 
 def _has_trl() -> bool:

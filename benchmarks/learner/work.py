@@ -85,8 +85,12 @@ class Mix:
     groups: int
     samples: int
 
+    @property
+    def lengths(self) -> str:
+        return f"{self.prompt}+{self.completion}"
+
     def __str__(self) -> str:
-        return f"{self.groups}x{self.samples} of {self.prompt}+{self.completion}"
+        return f"{self.groups}x{self.samples} of {self.lengths}"
 
     @property
     def drawn(self) -> int:

@@ -14,6 +14,7 @@ import torch
 from torch import distributed
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
+from echo_queue import __version__
 from echo_queue.config import Config
 from echo_queue.errors import ConfigError, Problem
 from learner.ranks.fingerprint import fingerprint
@@ -120,7 +121,7 @@ def _compare(team: Team, config: Config, device: torch.device) -> None:
 
 def _identity(config: Config, device: torch.device) -> dict[str, Any]:
     """Returns what must be the same on all ranks, by name, and the machine's name."""
-    programs = {name: version(name) for name in ("echo-queue", "torch", "transformers")}
+    programs = {"echo-queue": __version__} | {name: version(name) for name in ("torch", "transformers")}
     programs["base model"] = fingerprint(config)
     sections = config.model_dump(mode="json", include=SECTIONS)
     keys = {f"{section}.{key}": value for section, values in sections.items() for key, value in values.items()}

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ import orjson
 import pytest
 from torch.autograd import DeviceType
 
-from benchmarks.learner.parts import seconds_of
+from benchmarks.learner.parts import part_of, seconds_of
 
 
 def figures(*options: str) -> list[dict[str, Any]]:
@@ -35,7 +36,7 @@ def test_a_named_range_on_a_gpu_is_not_counted_beside_its_kernels() -> None:
         event("Optimizer.step#AdamW.step", 30, named=True), event("multi_tensor_apply_kernel", 29),
         event("flash_fwd", 7), event("aten::mm", 50, DeviceType.CPU),
     ]  # fmt: skip
-    found = {part: seconds for part, seconds in seconds_of(events, "cuda").items() if seconds}
+    found = {part_of(name): seconds for name, seconds in seconds_of(events, "cuda").items()}
     assert found == pytest.approx({"optimizer": 0.029, "attention": 0.007})
 
 
@@ -43,7 +44,7 @@ def assert_measured(rows: list[dict[str, Any]], ways: set[str]) -> None:
     assert {row["way"] for row in rows} >= ways
     assert len({row["mix"] for row in rows}) == 2
     for row in rows:
-        assert row["seconds"] > 0 and row["parts"]["matrix products"] > 0
+        assert row["seconds"] > 0 and row["parts"]["shares"]["matrix products"] > 0
         stages = row["stages"] or {}
         assert (min(stages.values(), default=0.0) > 0) == (row["way"] == "ours")
 
@@ -68,6 +69,24 @@ def test_all_of_it_runs_with_every_tiny_shape_in_several_micro_batches(shape: st
 def test_two_ranks_share_a_model_and_offload() -> None:
     rows = figures("--ranks", "2", "--offload")
     assert {(row["ranks"], row["way"]) for row in rows} == {(2, "ours")}
+
+
+@pytest.mark.slow
+def test_a_stage_that_fails_takes_no_row_with_it(tmp_path: Path) -> None:
+    """The store's server cannot be imported, which an update does not need."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['echo_queue.services.s3_server'] = None")
+    few = ["--fake", "--repeats", "1", "--shapes", "fake", "--mixes", "8+24", "--ways", "ours", "transformers"]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.learner", *few, "--micro-tokens", "256", "--rows", tmp_path / "rows"],
+        capture_output=True, text=True, timeout=300, check=False, env=os.environ | {"PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "ours: stages: lost: ModuleNotFoundError" in done.stdout
+    rows = [orjson.loads(line) for line in (tmp_path / "rows").read_bytes().splitlines()]
+    assert [(row["way"], row["parts"] is not None) for row in rows] == [
+        ("ours", False), ("ours", True), ("transformers", False), ("transformers", True),
+    ]  # fmt: skip
+    assert all(row["seconds"] > 0 and row["stages"] is None for row in rows)
 
 
 @pytest.mark.slow
