@@ -242,6 +242,7 @@ def talkative() -> Iterator[Scorer]:
         framed(orjson.dumps([1, "Rewards", {"values": [5.0]}])),
         framed(orjson.dumps([1, "Rewards", {"values": [None, None]}])),
         framed(orjson.dumps([1, "Unfit", {"problems": [{"where": 3}]}])),
+        framed(orjson.dumps([0, "Unfit", {"problems": [{"where": "x", "what": "y", "fix": "z"}]}])),
         framed(orjson.dumps([1, "Reply", {"observation": "one", "reward": 1.0}])),
         framed(orjson.dumps([1, "Reply", {"observation": None, "reward": None}])),
         framed(orjson.dumps({"no": "answer"})),
@@ -285,11 +286,11 @@ def test_a_hanging_environment_dies_with_its_worker(tmp_path: Path) -> None:
     program = (
         "from echo_queue.config import Environment\n"
         "from workers.environments import ScoringRequest\n"
-        "from workers.environments.calls import Call\n"
         "from workers.environments.scorer import Scorer\n"
+        "from tests.workers.asking import score\n"
         f"one = Scorer(Environment(kind='function', function='{REWARDS}:misbehaves'))\n"
         "one.wait_ready()\n"
-        "print(one._processes[0].pid, flush=True)\n"
+        "print(one.processes[0].pid, flush=True)\n"
         "score(one, ScoringRequest('q', ['hang'], [[1]], {}))\n"
     )
     worker = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)

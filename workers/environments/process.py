@@ -3,6 +3,8 @@
 An environment whose functions are coroutines says so with its first call (`Ready`), and then gets several at a time.
 """
 
+import logging
+import signal
 import socket
 import subprocess
 import time
@@ -12,12 +14,15 @@ from typing import Any
 
 from echo_queue import failpoints
 from echo_queue.config import Environment as EnvironmentConfig
+from echo_queue.errors import DeadlineError
 from echo_queue.launch.import_path import PYTHON
 from echo_queue.launch.reap import reap
 from workers.environments.calls import Call
 from workers.environments.channel import Channel
-from workers.environments.child import Answer, Ready, answer_of
+from workers.environments.child import Answer, Ready, Unfit, answer_of
 from workers.environments.keeper import held_back
+
+log = logging.getLogger(__name__)
 
 GONE_S = 10.0
 """A killed process is gone at once, unless the machine is in trouble."""
@@ -84,7 +89,7 @@ class EnvironmentProcess:
         self.channel.send([number, "cancel", None])
 
     def hear(self) -> Iterator[tuple[Call | None, Answer]]:
-        """Yields the answers that have come; of those to no call, `Unfit` alone.
+        """Yields the answers that have come; of those to no call, `Ready` and `Unfit` alone.
 
         Raises `EOFError` once the process is gone, `ValueError` for what is no answer.
         """
@@ -94,25 +99,34 @@ class EnvironmentProcess:
             if isinstance(answer, Ready):
                 self.ready = True
                 self._most = self.config.concurrent_calls if answer.asynchronous else 1
-            elif number == 0:
+                yield None, answer
+            elif isinstance(answer, Unfit) and not self.ready:
                 yield None, answer
             elif (call := self.calls.pop(number, None) or self.cancelled.pop(number, None)) is not None:
                 yield call, answer
-            elif number > self._asked:
+            elif not 0 < number <= self._asked:
                 raise ValueError(f"an answer to no question: {str(message)[:200]}")
 
     def close(self) -> int:
-        """Ends the process and all that it started. Returns its exit code, negative if a signal ended it."""
+        """Ends the process and all that it started. Returns its exit code, negative if a signal ended it.
+
+        One that the kernel holds is left behind, which the log tells: it was killed, and ends later.
+        """
         self.channel.close()
         if self._life.fileno() != -1:
             failpoints.step("end scorer", self._end_life)
-        return reap(self._process, GONE_S, "the environment's process")
+        try:
+            return reap(self._process, GONE_S, "the environment's process")
+        except DeadlineError as error:
+            log.warning("%s", error)
+            return -signal.SIGKILL
 
     def _end_life(self) -> None:
         """Ends the pipe, also for a copy of this end that a fork of this process has."""
         with suppress(OSError):  # of a keeper that is gone
             self._life.shutdown(socket.SHUT_RDWR)
         self._life.close()
+        self._process.send_signal(signal.SIGCONT)  # to a keeper that somebody has stopped
 
     def _spawn(self, kept: socket.socket, connection: socket.socket) -> "subprocess.Popen[bytes]":
         """Starts the process. `kept`: its keeper's end of the pipe that tells whether this process is alive."""

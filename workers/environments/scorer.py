@@ -5,7 +5,8 @@
 - The oldest calls go first. The calls of one session go to the process that has the session, as long as that lives.
 - There is one process at first, and one more whenever a call has waited for `GROW_AFTER_S` while all are busy, up to
   `environment.processes`. A process that hangs or dies is ended with all that it started, and replaced.
-- An environment that cannot be made at all is a `ConfigError`, since it would fail every task.
+- An environment that cannot be made at all is a `ConfigError`, since it would fail every task. One that was made before
+  may only find no memory for a while: its start is tried again, after longer and longer pauses.
 
 One thread uses it at a time; `wake` and `close` may be called from any.
 """
@@ -24,8 +25,9 @@ from contextlib import suppress
 from echo_queue.config import INTERACTIVE
 from echo_queue.config import Environment as EnvironmentConfig
 from echo_queue.errors import ConfigError, DeadlineError, EchoQueueError, Problem
+from echo_queue.queue.counts import counted
 from workers.environments.calls import Call, ScoringError
-from workers.environments.child import Answer, Cancelled, Failed, Rewards, Unfit, checked_reply, checked_rewards
+from workers.environments.child import Answer, Cancelled, Failed, Ready, Rewards, Unfit, checked_reply, checked_rewards
 from workers.environments.process import EnvironmentProcess
 from workers.environments.protocol import Reply, ScoringRequest, Turn
 from workers.environments.sessions import SESSIONS_MAX
@@ -35,6 +37,11 @@ log = logging.getLogger(__name__)
 START_DEADLINE_S = 120.0
 """Long enough to import a large environment from a cold disk."""
 GROW_AFTER_S = 0.5
+START_AGAIN_S = 4.0
+"""The pause after a failed start. Each further one in a row doubles it, up to `PAUSE_MAX_S`."""
+PAUSE_MAX_S = 3600.0
+STARTS_MAX = 5
+"""The failed starts in a row after which an environment without any process is given up."""
 CANCEL_S = 5.0
 """The longest time until a process confirms that it has cancelled a call; after that it hangs."""
 LOOK_S = 0.1
@@ -54,13 +61,17 @@ class Scorer:
         self._woken.setblocking(False)
         self._wake.setblocking(False)
         self._closed, self._spawning = False, threading.Lock()
-        self._processes: list[EnvironmentProcess] = []
         self._by_descriptor: dict[int, EnvironmentProcess] = {}
         self._poll = select.poll()
         self._poll.register(self._woken, select.POLLIN)
-        self._grown_s = self._looked_s = 0.0
+        self._grown_s = self._looked_s = self._start_again_s = 0.0
+        self._made, self._failed_starts = False, 0
         self._spared = set[EnvironmentProcess]()
         self._grow()
+
+    @property
+    def processes(self) -> list[EnvironmentProcess]:
+        return list(self._by_descriptor.values())
 
     @property
     def waiting(self) -> int:
@@ -70,11 +81,11 @@ class Scorer:
     @property
     def under_way(self) -> int:
         """The number of calls that processes have."""
-        return sum(len(process.all_calls) for process in self._processes)
+        return sum(len(process.all_calls) for process in self.processes)
 
     def wait_ready(self) -> None:
         """Waits for the environment. Raises `ConfigError` if it cannot be made, `DeadlineError` if that is too slow."""
-        while not any(process.ready for process in self._processes):
+        while not any(process.ready for process in self.processes):
             self._turn(LOOK_S)
 
     def ask(self, call: Call) -> None:
@@ -107,7 +118,7 @@ class Scorer:
         """Ends the processes and all that they started."""
         with self._spawning:
             self._closed = True
-        for process in self._processes:
+        for process in self.processes:
             process.close()
         self._wake.close()
 
@@ -134,7 +145,7 @@ class Scorer:
             # One that was heard just now may have more to say, after a pause of this thread; one that is heard at every
             # look may still be late.
             self._looked_s, self._spared = now_s, heard - self._spared
-            for process in [one for one in self._processes if one not in self._spared]:
+            for process in [one for one in self.processes if one not in self._spared]:
                 self._look_at_deadlines(process, now_s)
         return woken
 
@@ -149,8 +160,11 @@ class Scorer:
             for call, answer in process.hear():
                 if call is not None:
                     self._end(call, answer)
+                elif isinstance(answer, Ready):
+                    self._made, self._failed_starts = True, 0
                 elif isinstance(answer, Unfit):
-                    self._cannot_start(process, ConfigError(*answer.problems))
+                    self._remove(process)
+                    self._cannot_start(ConfigError(*answer.problems))
         except ValueError as error:
             self._lose(process, f"the environment's process wrote into the scorer's pipe: {error}")
         except (OSError, EOFError):
@@ -160,7 +174,8 @@ class Scorer:
         if not process.ready and now_s > process.started_s + START_DEADLINE_S:
             what = f"the {self._config.kind} environment was not ready within {START_DEADLINE_S:.0f} s"
             fix = "check what its module does when imported"
-            self._cannot_start(process, DeadlineError(Problem("environment", what, fix)))
+            self._remove(process)
+            self._cannot_start(DeadlineError(Problem("environment", what, fix)))
             return
         for number in [number for number, call in process.calls.items() if now_s > call.late_s]:
             process.cancel(number)
@@ -178,7 +193,7 @@ class Scorer:
         """Gives calls to the processes that have room, the oldest first, and adds a process if all are busy."""
         left = list[Call]()
         for number, call in enumerate(self._waiting):
-            if not any(process.has_room(call) for process in self._processes):
+            if not any(process.has_room(call) for process in self.processes):
                 left += self._waiting[number:]
                 break
             if (process := self._place(call)) is None:
@@ -189,7 +204,8 @@ class Scorer:
             self._waiting = left
             return
         self._waiting = left
-        if time.monotonic() - max(left[0].asked_s, self._grown_s) > GROW_AFTER_S and len(self._processes) < self._most:
+        count = len(self._by_descriptor)
+        if count < self._most and (not count or time.monotonic() - max(left[0].asked_s, self._grown_s) > GROW_AFTER_S):
             self._grow()
 
     def _ask(self, process: EnvironmentProcess, call: Call) -> None:
@@ -204,7 +220,7 @@ class Scorer:
     def _place(self, call: Call) -> EnvironmentProcess | None:
         """Returns the process that is to have the call now: that of its session, or the one with the fewest calls."""
         home = self._homes.get(call.session)
-        among = self._processes if home is None or call.alone else [home]
+        among = self.processes if home is None or call.alone else [home]
         free = [process for process in among if process.has_room(call)]
         chosen = min(free, key=lambda process: len(process.all_calls), default=None)
         if chosen is not None and call.session is not None:
@@ -242,44 +258,58 @@ class Scorer:
     # Processes --------------------------------------------------------------------------------------------------------
 
     def _grow(self) -> None:
+        """Starts another process, unless a start has failed just now."""
+        if time.monotonic() < self._start_again_s:
+            return
         with self._spawning:
-            if not self._closed:
-                process = EnvironmentProcess(self._config)
-                self._processes.append(process)
-                self._by_descriptor[process.channel.descriptor] = process
-                self._watch(process)
+            try:
+                if not self._closed:
+                    process = EnvironmentProcess(self._config)
+                    self._by_descriptor[process.channel.descriptor] = process
+                    self._watch(process)
+            except OSError as error:
+                fix = "see this machine's memory and its limits (`ulimit -a`)"
+                self._cannot_start(ConfigError(Problem("environment", f"its process cannot be started: {error}", fix)))
         self._grown_s = time.monotonic()
 
     def _lose(self, process: EnvironmentProcess, reason: str) -> None:
         """Ends a process that has ended, hangs or spoke out of turn, and starts another.
 
-        If it had a single call, that is why. Several are asked again, each in a process where it is alone.
+        If it had a single call, that is why. Several are asked again, each in a process where it is alone. One that had
+        none is replaced once a call needs it, so that one that always ends soon is not started again and again.
         """
         code = self._remove(process)
         if not process.ready:
             what = f"the {self._config.kind} environment's process ended with {code} while starting"
-            self._cannot_start(process, ConfigError(Problem("environment", what, "see its output above")))
+            self._cannot_start(ConfigError(Problem("environment", what, "see its output above")))
             return
-        calls = process.all_calls
-        for call in calls:
-            if len(calls) == 1:
-                self._fail(call, reason.replace("{code}", str(code)))
-            else:
+        reason, calls = reason.replace("{code}", str(code)), process.all_calls
+        if len(calls) == 1:
+            self._fail(calls[0], reason)
+        else:
+            had = counted(len(calls), "call", "is", "are") + " asked again" if calls else "it had no call"
+            log.warning("%s; %s", reason, had)
+            for call in calls:
                 call.alone = True
                 self.ask(call)
-        self._grow()
+        if calls:
+            self._grow()
 
-    def _cannot_start(self, process: EnvironmentProcess, error: EchoQueueError) -> None:
-        """Goes on with fewer processes. Raises `error` if there is none left."""
-        if process in self._processes:
-            self._remove(process)
-        if not self._processes:
+    def _cannot_start(self, error: EchoQueueError) -> None:
+        """Goes on with fewer processes for a while.
+
+        Raises `error` if there is none left, and there was none before or the start has failed again and again.
+        """
+        count = len(self._by_descriptor)
+        self._failed_starts += 1
+        if not count and (not self._made or self._failed_starts >= STARTS_MAX):
             raise error
-        self._most = len(self._processes)
-        log.warning("the environment goes on with %d of its processes: %s", self._most, error)
+        pause_s = min(START_AGAIN_S * 2 ** (self._failed_starts - 1), PAUSE_MAX_S)
+        self._start_again_s = time.monotonic() + pause_s
+        if self._failed_starts == 1:
+            log.warning("the environment goes on with %d of its processes, and starts others later: %s", count, error)
 
     def _remove(self, process: EnvironmentProcess) -> int:
-        self._processes.remove(process)
         self._poll.unregister(process.channel.descriptor)
         del self._by_descriptor[process.channel.descriptor]
         for session in [one for one, home in self._homes.items() if home is process]:
