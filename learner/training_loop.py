@@ -136,7 +136,7 @@ class TrainingLoop:
             self.leader.commit(self.saver.finished())
             if order.save:
                 self.leader.commit(self.saver.wait())
-                self.saver.begin(order.version, self.policy.pieces(), self.leader.history())
+                self.policy.keep_until(self.saver.begin(order.version, self.policy.pieces(), self.leader.history()))
             if order.export:
                 self.leader.finish(weights)
 

@@ -1,7 +1,7 @@
 """The device of the learner."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Literal
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.weights.gpu_streams import on_stream
+from learner.model.host_memory import fill
 from learner.ranks.place import ALONE, Place
 
 
@@ -72,6 +73,26 @@ def side_stream(after: "torch.cuda.Event | None") -> Iterator[None]:
     with on_stream(stream):
         yield
         stream.synchronize()
+
+
+def copy_beside(rooms: Sequence[Tensor], tensors: Sequence[Tensor]) -> "torch.cuda.Event | None":
+    """Begins to copy each tensor into its room, of the same type in host memory, on the side stream of their GPU.
+
+    Returns the event after which the copies are complete and the tensors may change. None: they are complete, as those
+    of a CPU's tensors are.
+    """
+    began = ready(tensors)
+    if began is None:
+        fill(rooms, tensors)
+        return None
+    stream = _side_stream(began.device)
+    stream.wait_event(began)
+    with on_stream(stream):
+        for room, tensor in zip(rooms, tensors, strict=True):
+            room.copy_(tensor.detach(), non_blocking=True)
+            if tensor.is_cuda:
+                tensor.record_stream(stream)  # its memory is given to nobody else before the copy has ended
+        return ready(tensors)
 
 
 @cache

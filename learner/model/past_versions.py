@@ -87,6 +87,7 @@ class PastVersions:
         rows, at = self._rows(), present
         steps = [step for made in range(present, oldest, -1) for step in reversed(self._deltas[made])]
         kept = {name: _kept(row, [step[name] for step in steps if name in step]) for name, row in rows.items()}
+        self._policy.before_change()
 
         def go_back_to(version: int) -> None:
             nonlocal at

@@ -76,6 +76,7 @@ class Policy:
         kind = HostOptimizer if self.offload else Optimizer
         self.optimizer = kind(list(self.masters.values()), settings)
         self._clip = settings.grad_clip
+        self._read_until: torch.cuda.Event | None = None
 
     @property
     def vocabulary(self) -> int:
@@ -146,8 +147,19 @@ class Policy:
             gradient.mul_(factor)
         return norm
 
+    def keep_until(self, read: "torch.cuda.Event | None") -> None:
+        """Keeps masters and moments as they are until a GPU has `read` them; None: they may change."""
+        self._read_until = read
+
+    def before_change(self) -> None:
+        """Makes the GPU, and not this thread, wait before whatever changes masters or moments (`keep_until`)."""
+        if self._read_until is not None:
+            torch.cuda.current_stream(self.device).wait_event(self._read_until)
+            self._read_until = None
+
     def step(self, lr: float) -> None:
         """Takes one AdamW step with the gradient, which must be finite."""
+        self.before_change()
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.step()

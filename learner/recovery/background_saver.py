@@ -1,6 +1,7 @@
 """Saves checkpoints beside the training loop, one at a time. Every rank has one, and each saves its own rows.
 
-- `begin` copies the state into host memory before it returns, so that the next update cannot change what is saved. The
+- `begin` copies the state into host memory, so that the next update cannot change what is saved: at once on a CPU; of a
+  GPU's state beside the next update's kernels, and only the optimizer's step waits for that (`Policy.keep_until`). The
   memory of the copies is used again by the next checkpoint.
 - A checkpoint that is durable is given to the loop of rank 0 once, by `finished` or `wait`. That loop alone commits it,
   and then lets the tensors of older ones be removed (`prune`).
@@ -15,12 +16,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import DeadlineError, Problem
 from echo_queue.records import Version
-from learner.model.host_memory import fill, rooms_for
+from learner.model.device import copy_beside
+from learner.model.host_memory import rooms_for
 from learner.model.pieces import Piece
 from learner.ranks.team import Team
 from learner.recovery import checkpoint
@@ -32,11 +35,15 @@ CLOSE_S = 30.0
 
 
 class Snapshot(NamedTuple):
-    """A copy of the state after a version, and what its manifest is to say (`CheckpointManifest`)."""
+    """A copy of the state after a version, and what its manifest is to say (`CheckpointManifest`).
+
+    `copied`: the event after which the copy is complete; None: it is.
+    """
 
     version: Version
     pieces: Sequence[Piece]
     history: History
+    copied: "torch.cuda.Event | None"
 
 
 class BackgroundThread(threading.Thread):
@@ -72,7 +79,9 @@ class SaveThread(BackgroundThread):
         self._beside = beside
 
     def _save(self) -> None:
-        version, pieces, history = self._snapshot
+        version, pieces, history, copied = self._snapshot
+        if copied is not None:
+            copied.synchronize()
         checkpoint.write(self._store, self._team, version, pieces)
         self.written = True
         if self._team.first:
@@ -95,13 +104,18 @@ class BackgroundSaver:
         self._saving: SaveThread | None = None
         self._pruning: BackgroundThread | None = None
 
-    def begin(self, version: Version, pieces: Sequence[Piece], history: History) -> None:
-        """Copies this rank's pieces and begins to save them. The checkpoint before must have been taken by `wait`."""
+    def begin(self, version: Version, pieces: Sequence[Piece], history: History) -> "torch.cuda.Event | None":
+        """Copies this rank's pieces and begins to save them. The checkpoint before must have been taken by `wait`.
+
+        Returns the event before which a GPU must not change them; None if they may change.
+        """
         if self._saving is not None:
             raise RuntimeError(f"checkpoint {self._saving.name_of_checkpoint} is still being saved")
-        snapshot = Snapshot(version, self._copy(pieces), history)
+        copies, copied = self._copy(pieces)
+        snapshot = Snapshot(version, copies, history, copied)
         self._saving = SaveThread(self._store, self._team, snapshot, self._deadline_s, self._beside)
         self._saving.start()
+        return copied
 
     @property
     def busy(self) -> bool:
@@ -158,8 +172,8 @@ class BackgroundSaver:
         if self._saving is not None and self._saving.is_alive():
             log.warning("a checkpoint is left half saved; it does not count")
 
-    def _copy(self, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
-        """Returns copies on the CPU, in the memory of the last ones where they fit. Transfers from GPUs run at once."""
+    def _copy(self, pieces: Sequence[Piece]) -> tuple[tuple[Piece, ...], "torch.cuda.Event | None"]:
+        """Returns copies on the CPU, in the memory of the last ones where they fit, and when they will be complete."""
         known = {(piece.name, piece.first): piece for piece in pieces}
         self._copies = {key: room for key, room in self._copies.items() if key in known and _fits(room, known[key])}
         missing = [key for key in known if key not in self._copies]
@@ -167,8 +181,8 @@ class BackgroundSaver:
         rooms = rooms_for([known[key].tensor for key in missing], pinned=pinned)
         self._copies |= zip(missing, rooms, strict=True)
         copies = [self._copies[piece.name, piece.first] for piece in pieces]
-        fill(copies, [piece.tensor for piece in pieces])
-        return tuple(replace(piece, tensor=copy) for piece, copy in zip(pieces, copies, strict=True))
+        copied = copy_beside(copies, [piece.tensor for piece in pieces])
+        return tuple(replace(piece, tensor=copy) for piece, copy in zip(pieces, copies, strict=True)), copied
 
 
 def _fits(room: Tensor, piece: Piece) -> bool:

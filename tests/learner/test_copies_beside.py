@@ -1,0 +1,75 @@
+"""A checkpoint of a GPU's state is copied beside the next update's kernels, and nothing changes before it is copied."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from echo_queue.config import Learner
+from echo_queue.connections.storage.object_store import ObjectStore
+from echo_queue.records import Version
+from learner.model import device
+from learner.model.past_versions import PastVersions
+from learner.model.policy import Policy
+from learner.ranks.team import Team
+from learner.recovery.background_saver import BackgroundSaver
+from learner.recovery.manifest import History
+from learner.recovery.state_files import whole
+from learner.update import learn
+from tests.learner.gpu_stand_in import OnGpu, stand_in
+from tests.learner.recovery import one_process
+from tests.learner.synthetic import group, tiny_model
+
+DEADLINE_S = 60.0
+SETTINGS = Learner(lr=0.1)
+
+
+@pytest.fixture(autouse=True)
+def _gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with stand_in(monkeypatch):
+        yield
+
+
+def begin_copies(policy: Policy) -> tuple[list[torch.Tensor], list[torch.Tensor], "torch.cuda.Event"]:
+    """Begins to copy the policy's masters; returns what they are, the rooms, and when these are complete."""
+    masters = [OnGpu.of(master) for master in policy.masters.values()]
+    rooms = [torch.zeros(master.shape) for master in masters]
+    copied = device.copy_beside(rooms, masters)
+    assert copied is not None
+    return [master.detach().clone() for master in policy.masters.values()], rooms, copied
+
+
+def are_equal(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
+    return all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+def test_an_optimizer_step_waits_for_the_copy_and_nothing_before_it_does() -> None:
+    policy = Policy(tiny_model(), SETTINGS)
+    before, rooms, copied = begin_copies(policy)
+    policy.keep_until(copied)
+    policy.published()
+    assert not rooms[0].any(), "the thread went on without the copy"
+    learn(policy, [group(0), group(1)], 1, SETTINGS, 1.0)
+    assert are_equal(rooms, before)
+    assert not are_equal([master.detach() for master in policy.masters.values()], before), "the step changed nothing"
+
+
+def test_going_back_to_an_older_version_waits_for_the_copy() -> None:
+    policy = Policy(tiny_model(), SETTINGS)
+    past = PastVersions(policy, 2)
+    learn(policy, [group(0), group(1)], 1, SETTINGS, 1.0, past=past)
+    before, rooms, copied = begin_copies(policy)
+    policy.keep_until(copied)
+    with past.visit(1, 0) as go_back_to:
+        go_back_to(0)
+        assert not are_equal([master.detach() for master in policy.masters.values()], before)
+    assert are_equal(rooms, before)
+
+
+def test_a_checkpoint_is_written_once_its_copy_is_complete(store: ObjectStore) -> None:
+    saver, weight = BackgroundSaver(store, Team.alone(), DEADLINE_S), torch.arange(6.0) + 1
+    copied = saver.begin(Version(1, 1), tuple(whole({"weight": OnGpu.of(weight)})), History(("a/0/1",), None, 1.0))
+    assert copied is not None
+    assert saver.wait() is not None
+    found = one_process.newest(store)
+    assert found is not None and torch.equal(found[1]["weight"], weight)
