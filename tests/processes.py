@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from echo_queue.launch.process_stat import process_stat
 from echo_queue.launch.reap import start_time
 
 
@@ -12,10 +13,8 @@ def is_running(pid: int) -> bool:
 
 def state_of(pid: int) -> str:
     """Returns the letter of the process's state, such as R, S or T (stopped); empty if it is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
+    stat = process_stat(pid)
+    return stat.state if stat else ""
 
 
 def children_of(pid: int) -> list[int]:

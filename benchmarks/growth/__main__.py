@@ -22,6 +22,7 @@ from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_redis, connect_store
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import EchoQueueError
+from echo_queue.launch.process_stat import process_stat
 from echo_queue.queue import Caller, Monitor, Operator, SubmitterQueue
 from echo_queue.queue.orphans import Sweeper
 from echo_queue.services.serving import Services
@@ -217,8 +218,10 @@ class RoleProcess:
 
     def took(self) -> Took:
         """The time since the start."""
-        words = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return Took(time.monotonic() - self._begun, (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK"))
+        stat = process_stat(self.process.pid)
+        assert stat
+        ticks = stat.user_ticks + stat.system_ticks
+        return Took(time.monotonic() - self._begun, ticks / os.sysconf("SC_CLK_TCK"))
 
 
 @contextmanager

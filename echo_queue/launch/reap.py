@@ -3,10 +3,10 @@
 import os
 import signal
 import subprocess
-from pathlib import Path
 from typing import Protocol
 
 from echo_queue.errors import DeadlineError, Problem
+from echo_queue.launch.process_stat import ENDED, process_stat
 
 
 class Ending(Protocol):
@@ -47,11 +47,7 @@ def lives(pid: int) -> bool:
 def start_time(pid: int) -> int | None:
     """Returns when a process of this machine was started, in clock ticks since boot; None if it has ended. Linux alone.
 
-    A process that has ended counts so before its parent has heard of it (proc_pid_stat(5), fields 3 and 22).
+    A process that has ended counts so before its parent has heard of it.
     """
-    try:
-        _, _, fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    state, *rest = fields.split()
-    return None if state in "ZX" else int(rest[18])
+    stat = process_stat(pid)
+    return None if stat is None or stat.state in ENDED else stat.started_ticks

@@ -42,7 +42,11 @@ TAIL_LINES = 12
 TAIL_BYTES = 16_384
 BACKOFF = RestartBackoff(first_pause_s=0.5, longest_pause_s=8.0, settled_s=30.0, most_ends=5)
 MOST_REFUSALS = 2
-"""A role is given up at this many ends in a row with exit code `REFUSED` or `IDLE`."""
+"""A role is given up at this many ends in a row with exit code `REFUSED` or `IDLE`, which a further start rarely helps.
+
+`REFUSED`: a person must act, unless a service was away. `IDLE`: a worker has waited in vain for a learner, for as long
+as its settings allow, and says that its machine may be given back; the one start more is for a learner that comes late.
+"""
 
 
 class RoleError(EchoQueueError):

@@ -26,7 +26,7 @@ from echo_queue.queue.reasons import in_one_line
 from echo_queue.queue.types import DeadTask
 from echo_queue.services.serving import Services
 from echo_queue.submission import shards
-from echo_queue.submission.length_features import buckets
+from echo_queue.submission.expand import expand
 from echo_queue.submission.sources.jsonl import JsonLinesSource
 from learner.recovery.checkpoint import trained_ids
 from tests.faults.poison import misbehaving, model, poisons
@@ -120,15 +120,13 @@ class PoisonStorm:
         raise TimeoutError(f"the run did not begin within {BEGIN_S:.0f} s; see {self._directory}")
 
     def _submit(self, queue: SubmitterQueue, store: shards.Writes) -> None:
-        """Submits a set as a submitter without the model's files, who can check no prompt by them."""
+        """Submits a set of one chunk, as a submitter without the model's files, who can check no prompt by them."""
         name = f"set-{len(self._rows):03d}"
         source = JsonLinesSource(self._write(name, poisons.rows(self._kind, self._draw, SET_ROWS)))
-        chunks = [chunk for chunk, _ in source.scan(SET_ROWS)]
-        queue.declare(PromptSet(name, source.name, 1, 0, "sequential", 0, ""), chunks)
-        for chunk in chunks:
-            rows = source.read(chunk)
-            shard = shards.write(store, name, chunk.number, chunk.first, rows)
-            queue.submit(name, chunk.number, shard, buckets(rows, ""))
+        ((chunk, _),) = source.scan(SET_ROWS)
+        queue.declare(PromptSet(name, source.name), [chunk])
+        if not expand(queue, store, None, name, chunk.number):
+            raise ValueError(f"set {name} was refused")
 
     def _write(self, name: str, rows: list[dict[str, object]]) -> Path:
         path = self._directory / f"{name}.jsonl"

@@ -18,6 +18,7 @@ from typing import IO, NoReturn
 
 from echo_queue.errors import EchoQueueError
 from echo_queue.launch.backoff import RestartBackoff
+from echo_queue.launch.process_stat import process_stat
 from echo_queue.launch.supervisor import Role, Supervisor, sign
 from tests.faults.crash_points.forked_process import POLL_S, Forked, run_child, set_process_name
 from tests.faults.storm.roles import run_role
@@ -152,10 +153,5 @@ def descendants() -> list[Process]:
 
 def process_of(pid: int) -> Process | None:
     """Returns the process of this number; None if there is none."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    before, _, after = stat.rpartition(")")
-    state, parent, *_ = after.split()
-    return Process(pid, int(parent), before.partition("(")[2], state)
+    stat = process_stat(pid)
+    return Process(pid, stat.parent, stat.name, stat.state) if stat else None

@@ -1,0 +1,32 @@
+"""A process of this machine as the kernel tells of it in /proc/PID/stat (proc_pid_stat(5)). Linux alone."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+ENDED = "ZX"
+"""The states of a process that has ended, of which its parent has not heard yet."""
+
+
+class ProcessStat(NamedTuple):
+    """A process: the name it gave itself, the letter of its state, and its parent's id.
+
+    `user_ticks`, `system_ticks`: the CPU time that it has used. `started_ticks`: when it was started, since boot.
+    """
+
+    name: str
+    state: str
+    parent: int
+    user_ticks: int
+    system_ticks: int
+    started_ticks: int
+
+
+def process_stat(pid: int) -> ProcessStat | None:
+    """Returns what is told of the process; None if there is none."""
+    try:
+        before, _, after = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = after.split()  # from the third field on
+    name, state, parent = before.partition("(")[2], fields[0], int(fields[1])
+    return ProcessStat(name, state, parent, int(fields[11]), int(fields[12]), int(fields[19]))
