@@ -1,6 +1,10 @@
-"""The first part of a learner's life, at rank 0: it checks the store, creates the run and shares the base model."""
+"""The first part of a learner's life, at rank 0: it checks the store, creates the run and shares the base model.
+
+From the run's creation on it shows that it lives.
+"""
 
 import logging
+from contextlib import ExitStack
 from pathlib import Path
 
 from echo_queue.config import Config
@@ -9,14 +13,18 @@ from echo_queue.connections.endpoints import EMBEDDED
 from echo_queue.connections.hub import BASE_FOLDER
 from echo_queue.connections.storage.object_store import INDEX, ObjectStore
 from echo_queue.queue import Caller, Operator, RunRules
+from learner.lease_sweeper import LeaseSweeper
 
 log = logging.getLogger(__name__)
 
 READY, FINISHED = b"ready", b"finished"
 
 
-def begin(config: Config, store: ObjectStore) -> bytes:
-    """Checks the store, creates the run if need be and shares the base model. Returns `FINISHED` for a run that is."""
+def begin(config: Config, store: ObjectStore, loading: ExitStack) -> bytes:
+    """Checks the store, creates the run if need be and shares the base model. Returns `FINISHED` for a run that is.
+
+    Until `loading` is closed, a thread shows that the learner lives, however long its models take.
+    """
     if config.store.url != EMBEDDED:
         store_check.check(store)
     operator = Operator(connect(config))
@@ -28,6 +36,9 @@ def begin(config: Config, store: ObjectStore) -> bytes:
     elif status.finished:
         log.info("run %s is finished; its model is %s", config.run.name, config.run.dir / "model")
         return FINISHED
+    sweeper = LeaseSweeper(connect(config), config.queue.lease_s)
+    sweeper.start()
+    loading.callback(sweeper.close)
     _share_base(config, store)
     return READY
 

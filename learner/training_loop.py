@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import partial
 
 import torch
@@ -86,11 +87,12 @@ def train(config: Config, stop: threading.Event, place: Place = ALONE) -> bool:
 def _train_together(config: Config, stop: threading.Event, store: ObjectStore, team: Team, where: torch.device) -> bool:
     if config.learner.loss:
         custom_loss(config.learner.loss)  # before anything of the run is changed
-    if team.share(lambda: begin(config, store)) == FINISHED:
-        team.settle()
-        return team.first
-    loop = open_loop(config, store, team, where)
-    loop.leader.start()
+    with ExitStack() as loading:
+        if team.share(lambda: begin(config, store, loading)) == FINISHED:
+            team.settle()
+            return team.first
+        loop = open_loop(config, store, team, where)
+        loop.leader.start()
     try:
         with LivenessThread("learner", loop.steps.trouble):
             loop.run(stop)

@@ -291,8 +291,8 @@ class Rollout(Section):
     """Time within which a worker that must leave ends, unless a notice gives another one."""
     idle_deadline_s: Seconds = 900.0
     """Longest wait of a worker for a task while no learner is heard. It then ends with exit code 4, so that its
-    machine can be given back. A learner that is heard and stands still is waited for four times as long. A learner
-    is not heard while it loads its model, so take more than that lasts."""
+    machine can be given back. A learner that is heard and stands still is waited for four times as long: one that
+    loads its model is heard, but hangs if that lasts longer."""
     preemption: Preemption = Preemption()
     http: Http = Http()
 

@@ -54,10 +54,10 @@ def brought_up(state: State, offers: Mapping[str, Offer], limits: Limits, now_s:
         if name in heard and now_s >= setbacks.get(launch.pool, NO_SETBACK).until_s:
             setbacks.pop(launch.pool, None)
     for pool in sorted({launch.pool for launch in failed.values()}):
-        setbacks[pool] = _setback(setbacks.get(pool), limits, now_s)
+        setbacks[pool] = setback(setbacks.get(pool, NO_SETBACK), limits, now_s)
     for pool in sorted({launch.pool for launch in gone.values()} - {launch.pool for launch in failed.values()}):
         before = setbacks.get(pool)
-        setbacks[pool] = _setback(before, limits, now_s) if before else Setback(1, now_s)
+        setbacks[pool] = setback(before, limits, now_s) if before else Setback(1, now_s)
     failed |= gone
     ends = {name: Dismissal(Stage.end, now_s) for name in failed if name not in state.refused}
     quiet = {
@@ -155,8 +155,9 @@ def _launches(
     return under_way, failed, gone
 
 
-def _setback(before: Setback | None, limits: Limits, now_s: float) -> Setback:
-    failures = before.failures + 1 if before else 1
+def setback(before: Setback, limits: Limits, now_s: float) -> Setback:
+    """Returns the setback of a pool after a further failure."""
+    failures = before.failures + 1
     pause_s = min(limits.setback_s * 2.0 ** (failures - 1), limits.longest_setback_s)
     return Setback(failures, now_s + pause_s)
 

@@ -175,6 +175,7 @@ class Controller:
             starved=pace.waits > STARVED_SHARE and observation.all_busy(status),
             memory=self._memory,
             refused=self._refused,
+            suspensions=tuple(observation.suspensions_of(status, machines)),
             hold=hold or wanted.impossible,
             paused=paused,
             over=status.finished,

@@ -7,12 +7,14 @@
   budget that is spent dismisses everything, whatever else is known or not.
 - A finished run needs no machine, and neither does a learner that has been silent, or has stood still, for too long.
 - Who is silent is replaced and not ended; where most are silent at once, nothing is ordered.
+- A machine whose workers are suspended is sent away and replaced, but not for ever in the same pool.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from echo_queue.fleet import suspension
 from echo_queue.fleet.accounts import HOUR_S, Inventory, Phase, brought_up, inventory, unreachable
 from echo_queue.fleet.choice import Caps, Choosable, cheapest
 from echo_queue.fleet.credit import credit, judged, unit
@@ -45,7 +47,8 @@ NOTHING: Mapping[str, int] = {}
 def decide(state: State, offers: Sequence[Offer], limits: Limits, now_s: float) -> Decision:
     """Returns the orders, and what to remember of them before they are carried out."""
     by_pool = {offer.pool: offer for offer in offers}
-    memory = judged(state, brought_up(state, by_pool, limits, now_s), by_pool, limits, now_s)
+    memory = suspension.sent_away(state, brought_up(state, by_pool, limits, now_s), by_pool, limits, now_s)
+    memory = judged(state, memory, by_pool, limits, now_s)
     return _Turn(state, memory, by_pool, limits, now_s).decision()
 
 
@@ -63,6 +66,8 @@ class _Turn:
         self._counts = Counter(self._found.pools[name] for name in counted)
         self._serving = sum(self._credit(name) for name in self._found.of(Phase.serving))
         self._committed = sum(self._credit(name) for name in counted)
+        serving = Counter(self._found.pools[name] for name in self._found.of(Phase.serving))
+        self._unused = suspension.unused(memory, serving)
 
     def decision(self) -> Decision:
         return self._within_caps() or self._not_needed() or self._unknown() or self._planned()
@@ -155,10 +160,11 @@ class _Turn:
         return {one.pool: count for one, count in zip(pools, chosen, strict=True) if count}
 
     def _most(self, pool: str) -> int:
-        """Returns the most machines of a pool: after a launch that failed, those that there are."""
+        """Returns the most machines of a pool: after a failure, or if it is not used, those that there are."""
         setback = self._memory.setbacks.get(pool)
         here = self._counts[pool]
-        return here if setback and self._now_s < setback.until_s else max(here, self._offers[pool].limit)
+        waits = pool in self._unused or (setback is not None and self._now_s < setback.until_s)
+        return here if waits else max(here, self._offers[pool].limit)
 
     def _more(self, best: Mapping[str, int]) -> Mapping[str, int]:
         """Returns what to have where supply is missing: more machines, or others if that is worth it."""
@@ -230,11 +236,14 @@ class _Turn:
         launches |= {start.name: Launch(start.pool, self._now_s) for start in starts}
         dismissals = {**memory.dismissals, **dismissed}
         orders: list[Order] = [_order(name, one.stage) for name, one in sorted(dismissals.items())]
-        memory = replace(memory, launches=launches, dismissals=dismissals, why=why)
-        return Decision((*orders, *starts), memory, dict(wanted), why)
+        return self._decided((*orders, *starts), replace(memory, launches=launches, dismissals=dismissals), wanted, why)
 
     def _hold(self, why: str) -> Decision:
-        return Decision((), replace(self._memory, why=why), dict(self._counts), why)
+        return self._decided((), self._memory, self._counts, why)
+
+    def _decided(self, orders: tuple[Order, ...], memory: Memory, wanted: Mapping[str, int], why: str) -> Decision:
+        why = "; ".join((why, *suspension.told(memory, self._unused)))
+        return Decision(orders, replace(memory, why=why), dict(wanted), why)
 
     # Money ------------------------------------------------------------------------------------------------------------
 

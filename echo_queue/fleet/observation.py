@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 
-from echo_queue.fleet.state import Learner, Machine, Worker
+from echo_queue.fleet.state import Learner, Machine, Suspension, Worker
 from echo_queue.queue import Status, WorkerStatus
 
 NOT_SERVING = ("starting", "fetching", "quarantined")
@@ -23,7 +23,16 @@ def workers_of(status: Status, machines: Sequence[Machine]) -> Iterator[Worker]:
             beat = worker.heartbeat
             serves = beat is None or beat.state not in NOT_SERVING or beat.groups > 0
             rate = beat.groups_per_s if beat and beat.groups else None
-            yield Worker(names[machine], worker.silent_ms / 1000, serves, rate)
+            silent_s, suspended = worker.silent_ms / 1000, bool(worker.suspended)
+            yield Worker(names[machine], silent_s, serves and not suspended, None if suspended else rate, suspended)
+
+
+def suspensions_of(status: Status, machines: Sequence[Machine]) -> Iterator[Suspension]:
+    """Yields the workers that the learner has suspended, also those of no machine here."""
+    names = {machine.known_as: machine.name for machine in machines}
+    for worker in status.workers:
+        if worker.suspended:
+            yield Suspension(worker.name, names.get(_machine(worker, names), ""), worker.suspended)
 
 
 def names_on(status: Status, machine: Machine) -> list[str]:
@@ -33,8 +42,8 @@ def names_on(status: Status, machine: Machine) -> list[str]:
 
 
 def all_busy(status: Status) -> bool:
-    """Returns whether nearly all workers that are heard are at work."""
-    beats = [worker.heartbeat for worker in status.workers if worker.heartbeat]
+    """Returns whether nearly all workers that are heard, and may work, are at work."""
+    beats = [worker.heartbeat for worker in status.workers if worker.heartbeat and not worker.suspended]
     busy = sum(beat.state not in IDLE for beat in beats)
     return not beats or busy >= BUSY_SHARE * len(beats)
 

@@ -41,13 +41,32 @@ class Offer:
 class Worker:
     """A worker as the queue knows it. `rate`: groups per second by its own account; None until it has made some.
 
-    `silent_s`: since its last heartbeat. `serves`: it has loaded its model.
+    `silent_s`: since its last heartbeat. `serves`: it has loaded its model, and is not `suspended` by the learner.
     """
 
     machine: str
     silent_s: float
     serves: bool
     rate: float | None = None
+    suspended: bool = False
+
+
+@dataclass(frozen=True)
+class Suspension:
+    """A worker that the learner has suspended, and why. `machine`: empty if the driver lists it no more."""
+
+    worker: str
+    machine: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Unworthy:
+    """A machine that was sent away because its workers are suspended. `why`: of the last one of them."""
+
+    pool: str
+    workers: tuple[str, ...]
+    why: str
 
 
 @dataclass(frozen=True)
@@ -95,7 +114,7 @@ class Dismissal:
 
 @dataclass(frozen=True)
 class Setback:
-    """Launches of a pool that failed in a row; until `until_s` nothing more is asked of it."""
+    """Failures of a pool in a row, in launches or by suspended workers; until `until_s` nothing more is asked of it."""
 
     failures: int
     until_s: float
@@ -107,10 +126,11 @@ class Memory:
 
     `quiet`: since when a machine that had served has no worker that is heard. `trust`: the share of what workers claim
     that the queue has really got. `pace`: by pool, what a machine gives of what was planned. `doubted`: machines that
-    get no credit. `serving`, `starved`, `steady_s`: the machines that served, whether the learner was starved, and
-    since when both are the same. `saving_s`: since when a cheaper fleet would do. `ended_usd`: the budget that ended.
-    `silent_s`, `still_s`: for how long the learner has not been heard, and has made no progress, as far as somebody
-    looked. `figures`: the highest that its figures have been. `why`: the last decision, in words.
+    get no credit. `unworthy`: machines whose workers are suspended, by name, also when they are gone. `serving`,
+    `starved`, `steady_s`: the machines that served, whether the learner was starved, and since when both are the same.
+    `saving_s`: since when a cheaper fleet would do. `ended_usd`: the budget that ended. `silent_s`, `still_s`: for how
+    long the learner has not been heard, and has made no progress, as far as somebody looked. `figures`: the highest
+    that its figures have been. `why`: the last decision, in words.
     """
 
     launches: Mapping[str, Launch] = field(default_factory=dict)
@@ -120,6 +140,7 @@ class Memory:
     trust: float = 1.0
     pace: Mapping[str, float] = field(default_factory=dict)
     doubted: frozenset[str] = frozenset()
+    unworthy: Mapping[str, Unworthy] = field(default_factory=dict)
     serving: tuple[str, ...] = ()
     starved: bool = False
     steady_s: float = 0.0
@@ -139,7 +160,8 @@ class State:
 
     `needed`: supply with which the learner is as busy as is wanted. `made`: groups per second that the queue has
     accepted lately; None: not known yet. `starved`: the learner waits although the workers are busy. `refused`: names
-    that the driver could not start since the last decision. `hold`: why nothing may be planned; empty if something may.
+    that the driver could not start since the last decision. `suspensions`: of all workers, also of those that are gone.
+    `hold`: why nothing may be planned; empty if something may.
     `paused`: a person wants the fleet left as it is. `over`: the run is finished, and needs no machine.
     """
 
@@ -150,6 +172,7 @@ class State:
     starved: bool
     memory: Memory = Memory()
     refused: frozenset[str] = frozenset()
+    suspensions: tuple[Suspension, ...] = ()
     hold: str = ""
     paused: bool = False
     over: bool = False

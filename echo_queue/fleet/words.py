@@ -49,6 +49,7 @@ def document(turn: "Turn", *, acts: bool) -> str:
         "still_s": round(decision.memory.still_s, 1),
         "offers": {one.pool: [one.usd_per_hour, round(one.supply, 4), one.limit] for one in wanted.offers},
         "prices": wanted.prices,
+        "unworthy": sorted(decision.memory.unworthy),
         "trust": round(decision.memory.trust, 3),
         "pace": {pool: round(pace, 3) for pool, pace in decision.memory.pace.items()},
         "spent_usd": round(decision.memory.spent_usd, 2),

@@ -490,7 +490,7 @@ class Status:
     trained: int
     dead: int
     learner_silent_ms: int
-    """The time since the learner's housekeeper swept last; −1 if it never did."""
+    """The time since a learner swept last, which it does from its begin on; −1 if none ever did."""
     counts: dict[str, int]
     workers: tuple[WorkerStatus, ...]
 

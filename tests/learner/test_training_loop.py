@@ -2,7 +2,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from echo_queue.errors import DeadlineError, EchoQueueError, FencedError
 from echo_queue.queue import Chunk, PromptSet
 from echo_queue.records import PromptShard, Published, Version
 from echo_queue.reporting import metrics
-from learner import leader
+from learner import leader, training_loop
 from learner.diagnostics.guard import MEMORY
 from learner.leader import export
 from learner.ranks.team import Team
@@ -314,3 +314,25 @@ def test_one_worker_that_sends_nothing_good_stops_no_run_and_kills_no_prompt(har
     assert status.dead == 0
     told = {worker.name: worker.suspended for worker in status.workers}
     assert "groups in a row could not be trained" in told["stranger"] and not told["w1"]
+
+
+def test_a_learner_is_heard_while_it_loads_its_model(harness: LearnerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers and the controller of a fleet wait for it, however long that takes."""
+    config = harness.config()
+    queue = harness.queue(config)
+    beats: list[bytes] = []
+
+    class LoadedError(Exception):
+        pass
+
+    def load(*_: object) -> NoReturn:
+        for _ in range(2):
+            wait_until(lambda: queue.learner_beat() not in (b"", *beats), "a sign of life")
+            beats.append(queue.learner_beat())
+        raise LoadedError
+
+    monkeypatch.setattr(training_loop, "load_policy", load)
+    with pytest.raises(LoadedError):
+        train(config, threading.Event())
+    assert queue.status().learner_silent_ms >= 0 and queue.status().learner.lineage == 0
+    assert "lease sweeper" not in {thread.name for thread in threading.enumerate()}

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, Protocol
 
 SWEEPS_PER_LEASE = 8
 LONGEST_PAUSE_S = 1.0
-"""The housekeeper's pace (`learner/housekeeper.py`), at which the simulated workers renew their leases, too."""
+"""The housekeeper's pace (`learner/lease_sweeper.py`), at which the simulated workers renew their leases, too."""
 Outcome = Literal["accepted", "refused"]
 
 

@@ -8,15 +8,15 @@ from echo_queue.capacity.simulation import learner, machine, memory_queue, tier
 from echo_queue.queue import library
 from tests.source_code import ROOT
 
-HOUSEKEEPER = (ROOT / "learner" / "housekeeper.py").read_text(encoding="utf-8")
+SWEEPER = (ROOT / "learner" / "lease_sweeper.py").read_text(encoding="utf-8")
 ROLLOUT_LOOP = (ROOT / "workers" / "rollout_loop.py").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
     ("stated", "pattern", "source"),
     [
-        (tier.SWEEPS_PER_LEASE, r"^SWEEPS_PER_LEASE = (\d+)", HOUSEKEEPER),
-        (tier.LONGEST_PAUSE_S, r"^LONGEST_PAUSE_S = ([\d.]+)", HOUSEKEEPER),
+        (tier.SWEEPS_PER_LEASE, r"^SWEEPS_PER_LEASE = (\d+)", SWEEPER),
+        (tier.LONGEST_PAUSE_S, r"^LONGEST_PAUSE_S = ([\d.]+)", SWEEPER),
         (machine.ROOM_SHARE, r"^ROOM_SHARE = (\d+)", ROLLOUT_LOOP),
         (memory_queue.ADMIT_MAX, r"^local ADMIT_MAX = (\d+)", library.source()),
         (memory_queue.DRAIN_MAX, r"^local DRAIN_MAX, RETURN_MAX, CANCEL_MAX = (\d+)", library.source()),

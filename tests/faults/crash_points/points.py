@@ -45,6 +45,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     ),
     "learner": (
         *(f"learner/{name}.py" for name in ("training_loop", "run_start", "leader", "batch_collector", "housekeeper")),
+        "learner/lease_sweeper.py",
         *(
             f"learner/recovery/{name}.py"
             for name in ("resume", "checkpoint", "archive", "background_saver", "state_files", "state_reader")

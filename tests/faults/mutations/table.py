@@ -462,7 +462,7 @@ MUTATIONS = (
     Mutation(
         "one step of a sweep and no more",
         "what a fleet hands back is free after minutes, while its partial rollouts get too old",
-        "learner/housekeeper.py",
+        "learner/lease_sweeper.py",
         "if swept.leases < SWEEP_MAX:",
         "if True:",
         ("tests/learner/test_housekeeper.py::test_all_that_was_handed_back_is_free_after_one_sweep",),

@@ -1,0 +1,71 @@
+"""The thread that ends leases which have run out, and by that shows that a learner lives.
+
+- It sweeps from `begin` on, while the learner loads its model and its checkpoint; then the housekeeper takes over, a
+  sweeper that does more. Each sweep is the sign of life by which workers, the fleet's controller and people go.
+- It says nothing of progress. A learner that hangs while it loads is heard, and those who wait for it give it up, four
+  times later, because nothing moves (`rollout.idle_deadline_s`, `controller.stall_s`).
+- An outage is logged once and waited out: only the learner decides to end the run.
+"""
+
+import logging
+import random
+import threading
+
+from echo_queue.errors import EchoQueueError
+from echo_queue.queue import Caller, Operator
+from echo_queue.queue.counts import counted
+from echo_queue.queue.operator import SWEEP_MAX
+
+log = logging.getLogger(__name__)
+
+SWEEPS_PER_LEASE = 8
+"""Twice as often as leases need: time passes for them by at most a quarter of a lease from sweep to sweep."""
+LONGEST_PAUSE_S = 1.0
+CLOSE_S = 5.0
+
+
+class LeaseSweeper(threading.Thread):
+    """Sweeps a run until it is closed. The learner's main thread calls `check`."""
+
+    def __init__(self, caller: Caller, lease_s: float, name: str = "lease sweeper") -> None:
+        super().__init__(name=name, daemon=True)
+        self._operator = Operator(caller)
+        self._pause_s = min(lease_s / SWEEPS_PER_LEASE, LONGEST_PAUSE_S)
+        self._closed = threading.Event()
+        self._failure: Exception | None = None
+
+    def run(self) -> None:
+        trouble = ""
+        while not self._closed.wait(self._pause_s * random.uniform(0.75, 1.25)):
+            try:
+                self._sweep()
+                trouble = ""
+            except EchoQueueError as error:
+                if str(error) != trouble:
+                    log.warning("housekeeping: %s", error)
+                trouble = str(error)
+            except Exception as error:
+                self._failure = error
+                return
+
+    def check(self) -> None:
+        """Raises the error that ended the thread, if any: without it no lease would ever end."""
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """Ends the thread, if it was started; a sweep that waits for Redis longer than `CLOSE_S` is left behind."""
+        self._closed.set()
+        if self.is_alive():
+            self.join(CLOSE_S)
+
+    def _sweep(self) -> None:
+        """Ends all leases that have run out, in steps between which Redis serves others."""
+        expired = dead = 0
+        while not self._closed.is_set():
+            swept = self._operator.reclaim()
+            expired, dead = expired + swept.expired, dead + swept.dead
+            if swept.leases < SWEEP_MAX:
+                break
+        if expired or dead:
+            log.warning("%s expired, %s died", counted(expired, "lease"), counted(dead, "task"))
