@@ -21,18 +21,18 @@ from typing import NamedTuple
 import numpy as np
 
 from echo_queue.config import Config
-from echo_queue.errors import EchoQueueError, PromptError
+from echo_queue.errors import EchoQueueError
 from echo_queue.queue import Outcome, WorkerQueue
 from echo_queue.queue.generation_times import RECENT
 from echo_queue.queue.reasons import in_one_line
 from echo_queue.records import Group, Observed, PartialSample, Tokens, validation
-from echo_queue.records.group_codec import CodecError
 from workers.assignment import Assignment
 from workers.environments import Reply, ScoringRequest, Turn
 from workers.environments.calls import Call, ScoringError
 from workers.environments.scorer import Scorer
 from workers.environments.tracebacks import Frame, formatted
 from workers.held_leases import HeldLeases
+from workers.item_errors import at_once, is_of_item
 from workers.prompt_encoder import PromptEncoder
 
 log = logging.getLogger(__name__)
@@ -230,22 +230,9 @@ class GroupCompleter(threading.Thread):
 
     def _send_scored(self) -> None:
         scored, self._scored = list(self._scored.values()), {}
-        self._send(scored)
+        at_once(self._complete, scored, lambda one, error: self._fail_for(one.assignment, error))
 
-    def _send(self, scored: Sequence[ScoredGroup]) -> None:
-        """Completes the groups; one by one if one of them cannot be sent, which costs its task alone an attempt."""
-        try:
-            self._complete_at_once(scored)
-        except Exception as error:
-            if not is_of_item(error):
-                raise
-            if len(scored) == 1:
-                self._fail_for(scored[0].assignment, error)
-                return
-            for one in scored:
-                self._send([one])
-
-    def _complete_at_once(self, scored: Sequence[ScoredGroup]) -> None:
+    def _complete(self, scored: Sequence[ScoredGroup]) -> None:
         outcomes = self._queue.complete(self._worker, [one.group for one in scored])
         self._held.drop([one.assignment.task for one in scored])
         self.accepted += outcomes.count(Outcome.accepted)
@@ -292,14 +279,6 @@ class GroupCompleter(threading.Thread):
         if frames and frames[-1] not in self._told:
             self._told.add(frames[-1])
             log.warning("it raised in the code of environment.function:%s", "".join(f"\n    {one}" for one in frames))
-
-
-def is_of_item(error: Exception) -> bool:
-    """Returns whether an item has made the error, and not a service or the configuration, which would fail every task.
-
-    Errors that nobody raised on purpose come from what the item holds, too: its text, its tokens or its columns.
-    """
-    return not isinstance(error, EchoQueueError) or isinstance(error, CodecError | PromptError)
 
 
 def model_turns(partial_sample: PartialSample) -> list[Tokens]:

@@ -3,7 +3,8 @@
 - Every turn renews all leases held, then sends a heartbeat that says what the worker does and how fast.
 - A task that was cancelled or taken over is dropped from `HeldLeases`.
 - The version in a heartbeat is one that the engine has loaded whole, and a change is reported at once.
-- An error of this thread stops the worker: `check` raises it in the main thread.
+- An error of this thread stops the worker: `check` raises it in the main thread. A partial rollout that cannot be
+  stored stops nothing; it is left out.
 """
 
 import logging
@@ -19,9 +20,10 @@ from echo_queue.queue import Heartbeat, WorkerOrder, WorkerQueue
 from echo_queue.queue.counts import counted
 from echo_queue.queue.generation_times import GenerationTimes
 from echo_queue.queue.types import Departure
-from echo_queue.records import Published, Task, Version
+from echo_queue.records import PartialGroup, Published, Task, Version
 from workers.engines import Engine
 from workers.held_leases import HeldLeases
+from workers.item_errors import at_once
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +108,7 @@ class LeaseKeeper(threading.Thread):
         self._serving = self._reported = Serving(engine.version)
         self._joined = False
         self._storing = threading.Lock()
+        self._unstorable = set[Task]()
         self._wake = threading.Event()
         self._closed = False
 
@@ -181,9 +184,18 @@ class LeaseKeeper(threading.Thread):
                 self._storing.release()
 
     def _store(self) -> None:
-        if noted := self._held.take_partials():  # of what is still held: nobody would remove an object of the others
+        noted = self._held.take_partials()  # of what is still held: nobody would remove an object of the others
+        at_once(self._progress, [one for one in noted if one[0] not in self._unstorable], self._cannot_store)
+
+    def _progress(self, noted: Sequence[tuple[Task, PartialGroup]]) -> None:
+        if noted:
             lost = self._queue.progress(self._worker, [partial for _, partial in noted])
             self._drop([task for task, _ in noted], lost)
+
+    def _cannot_store(self, noted: tuple[Task, PartialGroup], error: Exception) -> None:
+        """Goes on without: the task is still generated, and its completion decides whether it fails."""
+        self._unstorable.add(noted[0])
+        log.warning("the partial rollout of task %s cannot be stored any further: %s", noted[0].id, error)
 
     def _drop(self, asked: Sequence[Task], lost: Collection[str]) -> None:
         """Drops the tasks that were asked about and are lost; other threads may have finished some meanwhile."""

@@ -23,9 +23,9 @@ from echo_queue.queue.reasons import in_one_line
 from echo_queue.records import NOTHING, Published, Task, Version
 from echo_queue.submission.shards import BadShard, ShardReader
 from workers.assignment import Assignment
-from workers.completer import is_of_item
 from workers.environments.tracebacks import formatted
 from workers.held_leases import HeldLeases
+from workers.item_errors import is_of_item
 from workers.prompt_encoder import PromptEncoder
 
 log = logging.getLogger(__name__)

@@ -138,6 +138,29 @@ def test_partials_that_were_noted_are_stored_for_the_next_worker(harness: Begin,
     assert [len(one.samples) for one in found.values()] == [3] and list(found) == [task.id]
 
 
+def test_a_partial_rollout_that_cannot_be_stored_costs_only_itself_and_is_told_once(
+    harness: Begin, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = harness(queue={"group_max_bytes": 65_536})
+    run.begin(["1", "2"], tensors_of(folder))
+    queue, held = Clients.connected_as(run.config, "worker"), HeldLeases()
+    large, small = queue.lease("w1", BASE, 2).tasks
+    held.add([large, small], 0)
+    lease_keeper = heart_of(run, folder, queue, held)
+    for tokens in (2, 4):
+        held.note_partials(
+            [(large, begun(large.id, run.lineage, 100_000)), (small, begun(small.id, run.lineage, tokens))]
+        )
+        lease_keeper.store_partials()
+    assert held.tasks() == sorted([large, small], key=lambda task: task.id)
+    assert caplog.text.count(f"the partial rollout of task {large.id} cannot be stored any") == 1
+    lease_keeper.hand_back()
+    assert run.queue.reclaim().released == 2
+    assert {task: len(one.samples[0].tokens) for task, one in queue.lease("w2", BASE, 2).partials.items()} == {
+        small.id: 4
+    }
+
+
 class SlowCall:
     """A server that takes the lease keeper's first `progress` only once another thread's came in, or after a while."""
 

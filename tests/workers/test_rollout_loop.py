@@ -479,20 +479,25 @@ def test_another_worker_goes_on_where_one_was_taken_away(
 class SlowStore:
     """A server that takes the last partial rollouts of a leaving worker only once all its leases were renewed twice.
 
-    Where the lease keeper has stored them already, the main thread has none left to store.
+    It holds the lease keeper's heartbeat back until then, which would otherwise have stored them before.
     """
 
     def __init__(self) -> None:
-        self.leaving = False
+        self.holding, self.storing = threading.Event(), threading.Event()
         self.renewed = threading.Semaphore(0)
         self.waited: list[bool] = []
 
     def before(self, step: str, about: object) -> None:
-        if self.leaving and step == "progress" and threading.current_thread().name != "lease keeper":
-            self.waited.append(self.renewed.acquire(timeout=20.0) and self.renewed.acquire(timeout=20.0))
+        of_lease_keeper = threading.current_thread().name == "lease keeper"
+        if of_lease_keeper and step == "heartbeat":
+            self.holding.set()
+            self.storing.wait(60.0)
+        elif step == "progress" and not of_lease_keeper:
+            self.storing.set()
+            self.waited.append(self.renewed.acquire(timeout=60.0) and self.renewed.acquire(timeout=60.0))
 
     def after(self, step: str, about: object, answer: object) -> None:
-        if self.leaving and step == "renew":
+        if step == "renew" and self.storing.is_set():
             self.renewed.release()
 
 
@@ -513,10 +518,10 @@ def test_a_worker_that_leaves_renews_its_leases_until_all_that_it_sampled_is_sto
     worker = run.worker("w1", make_engine)
     run.until(lambda: generating(run), "tokens")
     monkeypatch.setattr(failpoints, "observer", slow)
-    slow.leaving = True
+    assert slow.holding.wait(60.0)
     run.leave()
     worker.join(timeout=120)
-    assert not run.errors and all(slow.waited)
+    assert not run.errors and slow.waited == [True]
     assert sum(len(one.tokens) for begun in stored(run).values() for one in begun.samples) == made[0].sampled > 0
     assert run.status().counts.get("expired", 0) == 0
 
