@@ -174,10 +174,32 @@ MUTATIONS = (
         "one member stops the run of all others",
         "learner/batch_collector.py",
         "if not self._validator.unworthy or any(_may_serve(worker) for worker in self._monitor.status().workers):",
-        "if not self._validator.unworthy:",
+        "if self._validator.unworthy:\n            self._end_deserted()\n        if not self._validator.unworthy:",
         (
             "tests/learner/test_training_loop.py::"
             "test_one_worker_that_sends_nothing_good_stops_no_run_and_kills_no_prompt",
+        ),
+    ),
+    Mutation(
+        "a good worker that is away is not waited for",
+        "a bad worker that is alone for a moment ends the run",
+        "learner/batch_collector.py",
+        "elif now - self._deserted_since > self._deadline_s:",
+        "else:",
+        (
+            "tests/learner/test_batch_collector.py::"
+            "test_a_learner_whose_last_worker_was_suspended_waits_for_the_good_one_that_is_away",
+        ),
+    ),
+    Mutation(
+        "machines of suspended workers are rented for ever",
+        "a pool with a bad image costs machine after machine, and gives nothing",
+        "echo_queue/fleet/decision.py",
+        "waits = pool in self._unused or (",
+        "waits = (",
+        (
+            "tests/fleet/test_suspension.py::"
+            "test_a_pool_whose_machines_are_suspended_one_after_another_is_not_rented_of_for_ever",
         ),
     ),
     Mutation(

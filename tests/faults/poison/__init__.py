@@ -3,6 +3,8 @@
 - A real `echo-queue run`, with two workers, and then a second one, whose environment answers the model. Prompts are
   submitted for as long as the duration says; one in four is poison: the model's chat template refuses it, it has a
   token that the model does not, or what scores it raises, hangs, forks, exits, closes its files or leaves processes.
+- A third worker sends groups of another model's tokens and nothing else. It alone is suspended, with that reason, and
+  its groups cost no prompt its life.
 - Every good prompt is trained once. Every poisoned one is dead, with its own reason. No worker is started again, and no
   process is left.
 - A poisoned prompt that its submitter would refuse comes from one without the model's files, which cannot judge.

@@ -1,4 +1,7 @@
-"""One run whose prompts are poisoned: started, fed for as long as it is to last, awaited, and judged."""
+"""One run whose prompts are poisoned: started, fed for as long as it is to last, awaited, and judged.
+
+One of its workers is a stranger of which every group is bad: it must be suspended, and cost no prompt its life.
+"""
 
 import os
 import random
@@ -30,12 +33,18 @@ from echo_queue.submission.expand import expand
 from echo_queue.submission.sources.jsonl import JsonLinesSource
 from learner.recovery.checkpoint import trained_ids
 from tests.faults.poison import misbehaving, model, poisons
+from tests.learner.learner_harness import SimulatedWorker
 
 SET_ROWS, LEAST_BACKLOG = 96, 32
 """The prompts of a set, and the backlog below which another set is submitted."""
 FIRST, FIRST_ROWS = "first", 32
 """The configured set has good prompts alone: a run whose first prompts all die is ended early, on purpose."""
 WORKERS = 2
+STRANGER, BEYOND_ANY_MODEL = "stranger", 10**6
+SUSPENDED = r"groups in a row could not be trained; the last: .*outside the model's vocabulary"
+"""What must be told of the worker whose tokens are another model's."""
+SUSPENDED_S = 120.0
+"""The longest that a storm goes on until that worker is suspended."""
 BEGIN_S, END_S = 180.0, 600.0
 GONE_S = 20.0
 POLL_S = 0.1
@@ -97,15 +106,26 @@ class PoisonStorm:
         return self._judge(code)
 
     def _feed(self, run: "subprocess.Popen[bytes]", until: float) -> None:
-        """Submits sets until then, at least one. A new one comes before the backlog is empty, which ends the run."""
+        """Submits sets until then, at least one, while a stranger works, until this one is suspended."""
         if not self._training(run):
             return
+        stranger = SimulatedWorker(self.config, STRANGER, generation_s=0.05, vocabulary=BEYOND_ANY_MODEL)
+        stranger.start()
+        try:
+            self._keep_submitting(run, until)
+        finally:
+            stranger.close()
+
+    def _keep_submitting(self, run: "subprocess.Popen[bytes]", until: float) -> None:
+        """Submits another set before the backlog is empty, which ends the run."""
         queue, store = SubmitterQueue.connect(self.config), connect_store(self.config, "celery")
         self._submit(queue, store)
-        while time.monotonic() < until and run.poll() is None:
-            status = self._status()
-            if status and status.backlog < LEAST_BACKLOG:
-                self._submit(queue, store)
+        suspended = False
+        while run.poll() is None and time.monotonic() < until + (0.0 if suspended else SUSPENDED_S):
+            if status := self._status():
+                suspended = any(worker.suspended for worker in status.workers)
+                if status.backlog < LEAST_BACKLOG:
+                    self._submit(queue, store)
             time.sleep(POLL_S)
 
     def _training(self, run: "subprocess.Popen[bytes]") -> bool:
@@ -150,12 +170,15 @@ class PoisonStorm:
             trained = Counter(trained_ids(connect_store(self.config)))
             dead = {task.id: task for task in queue.dead(1_000_000)}
             audit = queue.audit()
+            told = {worker.name: worker.suspended for worker in queue.status().workers}
         finally:
             services.stop()
         for name, rows in self._rows.items():
             for index, poison in enumerate(rows):
                 self._judge_prompt(verdict, f"{name}/0/{index}", poison, trained, dead)
         expected = HOPELESS if verdict.poisoned else DONE
+        right = {name: bool(re.search(SUSPENDED, why)) for name, why in told.items() if why} == {STRANGER: True}
+        verdict.faults += [] if right else [f"{STRANGER} must be suspended, with its reason, and nobody else: {told}"]
         verdict.faults += [f"{left} processes are left"] if left else []
         verdict.faults += [] if audit.ok else [f"the identity is broken: {audit}"]
         verdict.faults += [] if code == expected else [f"the run ended with {code}, not with {expected}"]

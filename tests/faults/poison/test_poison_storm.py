@@ -1,4 +1,4 @@
-"""A short storm of poisoned prompts, with each poison that there is."""
+"""A short storm of poisoned prompts, with each poison that there is, and with a worker of which every group is bad."""
 
 from pathlib import Path
 
