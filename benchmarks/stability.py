@@ -30,7 +30,6 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-import matplotlib
 import orjson
 import torch
 from torch import Tensor
@@ -46,9 +45,6 @@ from learner.model.loading import prepare
 from learner.model.past_versions import PastVersions
 from learner.model.policy import Policy
 from learner.update import UpdateResult, learn
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
 
 RESULTS = Path("runs/benchmarks/stability/runs.jsonl")
 SYMBOLS, LENGTH = 6, 3
@@ -421,6 +417,11 @@ def _text(value: float | None, form: str) -> str:
 
 def plot(cells: Sequence[Cell], path: Path) -> None:
     """Draws the final reward against S, for each kind of κ that was run."""
+    import matplotlib as mpl  # a run that draws nothing needs none
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
     by_kind = {
         "κ = 1": [cell for cell in cells if cell.kappa == 1],
         "κ = S": [cell for cell in cells if cell.kappa == max(1, cell.s)],

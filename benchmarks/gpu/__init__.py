@@ -1,0 +1,1 @@
+"""A quarter of an hour on one GPU, `python -m benchmarks.gpu`."""
