@@ -84,39 +84,28 @@ def machine(fake: bool) -> Iterator[Row]:
 def ceilings(fake: bool) -> Iterator[Row]:
     """What the device does at most: products and attention in TFLOP/s, copies in GB/s, launches in microseconds."""
     import torch
-    from torch.nn.functional import scaled_dot_product_attention
 
+    from benchmarks.learner import rates
     from learner.model import device
 
     where = device.choose("auto")
-    cuda, size, many = where.type == "cuda", 64 if fake else 8192, 2 if fake else 10
-
     for dtype in (torch.bfloat16, torch.float32):
-        one, two = (torch.randn(size, size, device=where, dtype=dtype) for _ in range(2))
-        took_s = _of_many(lambda one=one, two=two: one @ two, many)  # type: ignore[misc]
-        yield {"what": f"product {dtype}", "size": size, "tflop_per_s": 2 * size**3 / took_s / 1e12}
-    heads, width, length = (2, 16, 64) if fake else (32, 128, 8192)
-    q, k, v = (torch.randn(1, heads, length, width, device=where, dtype=torch.bfloat16) for _ in range(3))
-    flop = 4 * heads * width * length**2 / 2
-    took_s = _of_many(lambda: scaled_dot_product_attention(q, k, v, is_causal=True), many)
-    yield {"what": "causal attention, forward", "size": length, "tflop_per_s": flop / took_s / 1e12}
-    small = torch.zeros(1, device=where)
-    yield {"what": "launch", "microseconds": 1e6 * _of_many(lambda: small.add_(1), 1_000)}
-
-    gigabytes = 0.001 if fake else 2.0
-    room = torch.randint(0, 100, (int(gigabytes * 1e9),), dtype=torch.uint8, device=where)
-    other = torch.empty_like(room)
-    took_s = _of_many(lambda: other.copy_(room), many)
-    yield {"what": "copy on the device, read and written", "gb_per_s": 2 * gigabytes / took_s}
-    if not cuda:
+        rate = rates.products(where, dtype, 64 if fake else 8192)
+        yield {"what": f"products in {dtype}", "tflop_per_s": rate / 1e12}
+    yield {"what": "causal attention, forward", "tflop_per_s": rates.attention(where, 64 if fake else 8192) / 1e12}
+    yield {"what": "launch", "microseconds": 1e6 * rates.launch_s(where)}
+    size = 1_000_000 if fake else 2_000_000_000
+    yield {"what": "copy on the device, read and written", "gb_per_s": rates.memory(where, size) / 1e9}
+    if where.type != "cuda":
         return
+    gigabytes, room = size / 1e9, torch.randint(0, 100, (size,), dtype=torch.uint8, device=where)
     for kind in ("pageable", "pinned"):
         made = time.perf_counter()
         host = torch.empty(len(room), dtype=torch.uint8, pin_memory=kind == "pinned")
         host.fill_(1)
         yield {"what": f"{kind} memory, allocated and written", "gb_per_s": gigabytes / (time.perf_counter() - made)}
-        yield {"what": f"{kind}, to the device", "gb_per_s": gigabytes / _of_many(lambda h=host: room.copy_(h), 3)}  # type: ignore[misc]
-        yield {"what": f"{kind}, to the host", "gb_per_s": gigabytes / _of_many(lambda h=host: h.copy_(room), 3)}  # type: ignore[misc]
+        yield {"what": f"{kind}, to the device", "gb_per_s": gigabytes / rates.of_many(lambda h=host: room.copy_(h), 3)}  # type: ignore[misc]
+        yield {"what": f"{kind}, to the host", "gb_per_s": gigabytes / rates.of_many(lambda h=host: h.copy_(room), 3)}  # type: ignore[misc]
     piece = 4 << 20
     took_s = _seconds(lambda: [torch.empty(piece, dtype=torch.uint8, pin_memory=True) for _ in range(64)])
     yield {"what": "pinned memory in pieces of 4 MiB, allocated", "gb_per_s": 64 * piece / took_s / 1e9}
@@ -140,6 +129,8 @@ def _tested(which: str) -> Iterator[Row]:
         environ = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # of plugins that are there, for another pytest
         command = [sys.executable, "-m", "pytest", *options, TESTS]
         code = subprocess.run(command, env=environ, check=False, timeout=600).returncode
+        if not report.exists():
+            raise SystemExit(f"pytest has not begun: exit code {code}")
         cases = list(ElementTree.parse(report).iter("testcase"))
     outcomes = {kind: [case.get("name") for case in cases if case.find(kind) is not None] for kind in
                 ("failure", "error", "skipped")}  # fmt: skip
@@ -226,14 +217,6 @@ def run(fake: bool) -> Iterator[Row]:
     yield {"lag": metrics.summarise(updates).mean_lag, "kl_behaviour": fmean(update.kl_behaviour for update in updates)}
     if not fake and last - first < RISE:
         raise SystemExit(f"the reward went from {first:.2f} to {last:.2f} only")
-
-
-def _of_many(work: Callable[[], object], times: int) -> float:
-    """Returns the seconds that one of `times` takes, after one that warms up."""
-    from benchmarks.learner.timing import timed
-
-    work()
-    return timed(lambda: [work() for _ in range(times)]) / times
 
 
 def _seconds(work: Callable[[], object]) -> float:

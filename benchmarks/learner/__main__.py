@@ -6,7 +6,8 @@
   optimizer, precision, micro-batch size and activation checkpointing; the head, ours or TRL's, sees the drawn tokens
   only.
 - A row is printed, and appended to the file of `--rows`, as soon as it is known: first the update's figures, then again
-  with the parts of its seconds, then with each of its stages. What fails takes nothing with it that was known.
+  with the parts of its seconds, with its roofline (`roofline.py`; not with `--compile`, not of several ranks), and with
+  each of its stages. What fails takes nothing with it that was known.
 - `--ranks N` measures N processes, one for each GPU; `--fake` runs all of it with tiny shapes, on a CPU as well.
 """
 
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.learner.rates import rates
 from benchmarks.learner.rows import Extent, Row, measured, name_of, shown, targets
 from benchmarks.learner.trainers import WAYS
 from benchmarks.learner.work import MIXES, SHAPES, Mix
@@ -47,7 +49,8 @@ def main() -> int:
         device.compute_deterministically()
     where = device.choose("auto", place or ALONE)
     kind = "fake" if options.fake else "real"
-    extent = Extent(options.repeats, options.ways, stages=options.stages)
+    known = None if options.compile or options.ranks > 1 else rates(where)
+    extent = Extent(options.repeats, known, options.ways, stages=options.stages)
     team = join(_config(options.mixes[0], options, options.micro_tokens[0]), place, where, threading.Event())
     how = f"{options.activation_checkpointing} activation checkpointing"
     how += ", deterministic" if options.deterministic else ""

@@ -7,11 +7,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from benchmarks.learner.parts import Parts, parts_of
+from benchmarks.learner.rates import Rates
+from benchmarks.learner.roofline import Roofline, roofline
 from benchmarks.learner.timing import timed
 from benchmarks.learner.trainers import OURS, Ours, Trainer, ways
 from benchmarks.learner.work import Mix, Shape
@@ -31,6 +33,8 @@ LONGEST_S = {"snapshot_stall_s": 0.05, "publish_s": 4.0, "checkpoint_stall_s": 1
 """The longest seconds of each stage that are promised of a model of 8B on one H200."""
 GB = 1e9
 NO_MEMORY = ": out of memory"
+LATER: dict[str, Any] = {"parts": None, "roofline": None, "stages": None}
+"""What is known of a row after its figures, and risked for itself."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +58,12 @@ class Row:
     retries: int | None = None
     estimated_gb: float | None = None
     parts: Parts | None = None
+    roofline: Roofline | None = None
     stages: "Stages | None" = None
 
     def continues(self, other: "Row") -> bool:
         """Returns whether it is the same row as another, of which less was known."""
-        return replace(self, parts=None, stages=None) == replace(other, parts=None, stages=None)
+        return replace(self, **LATER) == replace(other, **LATER)
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,8 @@ class Extent:
     """What is measured of each mix. `ways`: their names, None for all; `stages`: with publication and checkpoint."""
 
     repeats: int
+    rates: Rates | None = None
+    """The device's own, if a roofline is wanted."""
     ways: Sequence[str] | None = None
     stages: bool = True
 
@@ -73,7 +80,7 @@ class Extent:
 def measured(
     row: Row, shape: Shape, mix: Mix, config: Config, rows: Rows, *, where: torch.device, team: Team, extent: Extent
 ) -> Iterator[Row]:
-    """Yields a row for each way of training `mix`, and again with its parts, and with each of its stages.
+    """Yields a row for each way of training `mix`, and again with its parts, its roofline, and each of its stages.
 
     What is yielded is known, whatever becomes of the rest. A way that needs too much memory says so, on one rank.
     An error of one of several ranks ends the benchmark: the others wait for that rank.
@@ -99,6 +106,11 @@ def measured(
             with risked(": parts"):
                 here = replace(here, parts=parts_of(partial(trainer.update, 1), where.type))
                 yield here
+            if extent.rates:
+                with risked(": roofline"):
+                    attention = mix.attention(trainer.model)
+                    here = replace(here, roofline=roofline(partial(trainer.update, 1), attention, extent.rates))
+                    yield here
             if extent.stages and team.size == 1 and way == OURS and isinstance(trainer, Ours):
                 with risked(": stages"):
                     from benchmarks.learner.stages import stages_of  # what else it needs, rows without stages do not
@@ -154,6 +166,8 @@ def shown(row: Row) -> None:
     """Prints what was not known of the row before."""
     if row.stages:
         print(f"    {row.stages}")
+    elif row.roofline:
+        print(f"    {row.roofline}")
     elif row.parts:
         print("    " + ", ".join(f"{part} {share:.0%}" for part, share in row.parts.shares.items() if share >= 0.005))
     else:

@@ -101,11 +101,16 @@ class Mix:
         settings = model.config.get_text_config()
         shared, own, samples = self.prompt - 1, self.completion, self.samples
         tokens = self.groups * (shared + samples * own)
-        pairs = self.groups * (shared * (shared + 1) / 2 + samples * (own * shared + own * (own + 1) / 2))
         layers = sum(_flop(p, settings) for name, p in model.named_parameters() if ".layers." in name and p.ndim >= 2)
         head = _flop(model.get_output_embeddings().weight, settings)
-        attention = 12 * settings.num_hidden_layers * settings.num_attention_heads * settings.head_dim * pairs
-        return float(layers * tokens + head * self.drawn + attention)
+        return float(layers * tokens + head * self.drawn + 12 * self.attention(model))
+
+    def attention(self, model: PreTrainedModel) -> float:
+        """Returns layers · heads · width · pairs of query and key that the mask allows, every prompt once."""
+        settings = model.config.get_text_config()
+        shared, own, samples = self.prompt - 1, self.completion, self.samples
+        pairs = self.groups * (shared * (shared + 1) / 2 + samples * (own * shared + own * (own + 1) / 2))
+        return float(settings.num_hidden_layers * settings.num_attention_heads * settings.head_dim * pairs)
 
     def batch(self, vocabulary: int) -> list[Group]:
         """Returns the same random tokens each time, half of every group with a reward."""

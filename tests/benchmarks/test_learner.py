@@ -9,9 +9,14 @@ from typing import Any
 
 import orjson
 import pytest
+import torch
+import torch.nn.functional as F
 from torch.autograd import DeviceType
+from torch.utils.checkpoint import checkpoint
 
 from benchmarks.learner.parts import part_of, seconds_of
+from benchmarks.learner.rates import Rates
+from benchmarks.learner.roofline import roofline
 
 
 def figures(*options: str) -> list[dict[str, Any]]:
@@ -38,6 +43,24 @@ def test_a_named_range_on_a_gpu_is_not_counted_beside_its_kernels() -> None:
     ]  # fmt: skip
     found = {part_of(name): seconds for name, seconds in seconds_of(events, "cuda").items()}
     assert found == pytest.approx({"optimizer": 0.029, "attention": 0.007})
+
+
+def test_a_roofline_counts_products_with_their_gradients_and_what_is_computed_again() -> None:
+    weight, state = torch.ones(4, 4, requires_grad=True), torch.ones(1, 2, 8, 4, requires_grad=True)
+
+    def forward(q: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q @ weight, q, q, is_causal=True)
+
+    def update() -> None:
+        checkpoint(forward, state, use_reentrant=False).sum().backward()
+
+    found = roofline(update, 100.0, Rates(products=1.0, attention=1.0, memory=1.0, launch_s=1.0))
+    assert found.products_s == 4 * (2 * 16 * 4 * 4), "two forward passes and two gradients of 16 rows"
+    assert found.attention_s == (2 * 4 + 10) * 100
+    assert found.elementwise_s > 0 and found.launches_s == found.launches > 6
+    assert found.seconds == max(
+        found.products_s + found.attention_s + found.elementwise_s + found.copies_s, found.launches_s
+    )
 
 
 def assert_measured(rows: list[dict[str, Any]], ways: set[str]) -> None:
@@ -84,9 +107,11 @@ def test_a_stage_that_fails_takes_no_row_with_it(tmp_path: Path) -> None:
     assert "ours: stages: lost: ModuleNotFoundError" in done.stdout
     rows = [orjson.loads(line) for line in (tmp_path / "rows").read_bytes().splitlines()]
     assert [(row["way"], row["parts"] is not None) for row in rows] == [
-        ("ours", False), ("ours", True), ("transformers", False), ("transformers", True),
+        ("ours", False), ("ours", True), ("ours", True), ("transformers", False), ("transformers", True),
+        ("transformers", True),
     ]  # fmt: skip
     assert all(row["seconds"] > 0 and row["stages"] is None for row in rows)
+    assert rows[-1]["roofline"]["products_s"] > 0
 
 
 @pytest.mark.slow
