@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean, median
 from xml.etree import ElementTree
@@ -26,6 +27,12 @@ TESTS = "tests/learner/model/test_gpu.py"
 SMALL_MIX, LONG_MIX = "256+3840", "7168+1024"
 RISE = 0.2
 """What the mean reward must gain in a run."""
+WITHOUT_REPORT = (
+    "-c",
+    "from echo_queue.reporting import results; results.problem = lambda _: None;"
+    "results.write = lambda config, *_, **__: config.run.dir; from echo_queue.cli import main; main()",
+)
+"""A run that draws no report, for a machine without matplotlib."""
 
 
 def steps(rows: Path, here: Card, *, fake: bool) -> list[Step]:
@@ -184,7 +191,7 @@ def run(fake: bool) -> Iterator[Row]:
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    from benchmarks.runs import echo_queue
+    from benchmarks.runs import ECHO_QUEUE, echo_queue
     from benchmarks.stability import GROUPS, SYMBOLS, Setting
     from benchmarks.stability_corners import CONFIG, tokenizer, write_prompts
     from echo_queue.reporting import metrics
@@ -208,7 +215,13 @@ def run(fake: bool) -> Iterator[Row]:
             "STALENESS__S": setting.s,
             "LEARNER__LR": setting.lr,
         }
-        took_s = _seconds(lambda: echo_queue("run", CONFIG, folder / "run", values))
+        program = ECHO_QUEUE if find_spec("matplotlib") else WITHOUT_REPORT
+        try:
+            took_s = _seconds(lambda: echo_queue("run", CONFIG, folder / "run", values, program))
+        except subprocess.SubprocessError as error:
+            for log in sorted(folder.glob("run/logs/*.log")):
+                print(f"{log.name}:\n{log.read_text(errors='replace')[-1_000:]}")
+            raise SystemExit(f"echo-queue run: {error}") from error
         updates = metrics.read(folder / "run" / "metrics.jsonl")
     rewards = [update.reward_mean for update in updates]
     few = max(1, min(20, len(rewards) // 4))
