@@ -1,11 +1,16 @@
 """Groups per second that one worker scores, beside one process that has one call at a time.
 
 A judge that answers after 1.5 s, as a coroutine and as code that blocks (8 processes); a reward that computes 0.2 s; a
-tool that answers after 0.5 s, in each of three turns. 8 groups of 8 samples are there at once; the completer, the queue
-and the environment's processes are real, and the samples are written beforehand. Ours is measured once its processes
-are there. *Allowed* is what the waits allow: a group's, since all 8 wait at once; and what the cores allow: as many
-plain processes, which only compute. One at a time is the same worker with `environment.processes = 1` and
-`concurrent_calls = 1`.
+tool that answers after 0.5 s, in each of three turns. 8 groups of 8 samples are there at once, and 12 for each core
+where the reward computes. The completer, the queue and the environment's processes are real, and the samples are
+written beforehand. Ours is measured once its processes are there. One at a time is the same worker with
+`environment.processes = 1` and `concurrent_calls = 1`.
+
+*Allowed* is what the waits allow: a group's, since all 8 wait at once. Of what computes it is what the cores allow
+beside the worker, the queue, the learner, and whatever else runs on the machine: what there would be if each process of
+the environment, of which there is one for each core, had something to compute all the time. Linux tells how long a
+process computed, and how long it was ready to and waited for a core. The rest is lost: it waited for the next call, or
+at the end for the other processes.
 """
 
 import argparse
@@ -13,8 +18,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,20 +30,32 @@ from benchmarks.verdict import conclude
 from tests.workers.small import save_model
 from tests.workers.stage import Stage, generated, stage
 from tests.workers.worker_harness import WorkerHarness
+from workers.environments.keeper import descendants
 
 GROUPS, SAMPLES, TURNS, COMPUTE_S = 8, 8, 3, 0.2
+PROCESSES = max(2, os.cpu_count() or 1)
+"""The default of `environment.processes`."""
 ONE_AT_A_TIME = {"processes": 1, "concurrent_calls": 1}
 TARGET_SHARE = 0.9
 
 
 @dataclass(frozen=True)
 class Work:
-    """An environment. `groups`: those scored one at a time; `wait_s`: of a group; 0 for what computes."""
+    """An environment. `single`: the groups scored one at a time; `wait_s`: of a group; 0 for what computes."""
 
     name: str
     environment: Mapping[str, Any]
-    groups: int
+    single: int
     wait_s: float
+    groups: int = GROUPS
+
+
+@dataclass(frozen=True)
+class Rate:
+    """`busy`: how many of the environment's processes computed or were ready to, on average."""
+
+    groups_per_s: float
+    busy: float
 
 
 @dataclass(frozen=True)
@@ -65,7 +81,7 @@ def function(name: str, **settings: Any) -> dict[str, Any]:
 WORKS = (
     Work("judge, async", function("judge"), 3, JUDGE_S),
     Work("judge, blocking", function("blocking_judge", processes=GROUPS), 3, JUDGE_S),
-    Work("computed", function("computed"), GROUPS, 0.0),
+    Work("computed", function("computed"), GROUPS, 0.0, groups=12 * PROCESSES),
     Work("tool, async", function("Tools", kind="interactive", max_turns=TURNS), 1, TURNS * TOOL_S),
 )
 
@@ -88,16 +104,14 @@ def targets(figures: list[Figures]) -> dict[str, bool]:
 
 
 def measured(directory: Path, folder: Path, work: Work, rounds: int) -> Figures:
-    ours = rate(directory, folder, work.environment, GROUPS, rounds, warm=3 * GROUPS)
-    one = rate(directory, folder, {**work.environment, **ONE_AT_A_TIME}, work.groups, rounds, warm=0)
-    allowed = GROUPS / work.wait_s if work.wait_s else computed_per_s(rounds)
-    return Figures(work.name, ours, one, allowed)
+    ours = rate(directory, folder, work.environment, work.groups, rounds, warm=3 * GROUPS)
+    one = rate(directory, folder, {**work.environment, **ONE_AT_A_TIME}, work.single, rounds, warm=0)
+    allowed = work.groups / work.wait_s if work.wait_s else ours.groups_per_s / ours.busy * PROCESSES
+    return Figures(work.name, ours.groups_per_s, one.groups_per_s, allowed)
 
 
-def rate(
-    directory: Path, folder: Path, environment: Mapping[str, Any], groups: int, rounds: int, *, warm: int
-) -> float:
-    """Scores `warm` groups, then `groups` more; returns how many of the latter in a second."""
+def rate(directory: Path, folder: Path, environment: Mapping[str, Any], groups: int, rounds: int, *, warm: int) -> Rate:
+    """Scores `warm` groups, then `groups` more; returns the rate of the latter."""
     with tempfile.TemporaryDirectory(dir=directory) as name:
         run = WorkerHarness(
             Path(name),
@@ -106,15 +120,27 @@ def rate(
             model={"max_new_tokens": 64},
             rollout={"group_size": SAMPLES, "concurrent_groups": GROUPS},
             learner={"batch_groups": 1},
-            staleness={"s": 4 * GROUPS},
+            staleness={"s": warm + groups},
         )
         try:
             with stage(run, folder, ["What?"] * (warm + groups), rounds=rounds) as worker:
                 if warm:
                     scored_s(worker, warm)
-                return groups / scored_s(worker, groups)
+                pids = [pid for one in worker.scorer.processes for pid in descendants(one.pid)]
+                before_s = ready_s(pids)
+                took_s = scored_s(worker, groups)
+                return Rate(groups / took_s, (ready_s(pids) - before_s) / took_s)
         finally:
             run.end()
+
+
+def ready_s(pids: Sequence[int]) -> float:
+    """Returns how long the processes have computed or waited for a core.
+
+    Source: Linux, Documentation/scheduler/sched-stats.rst.
+    """
+    words = [Path(f"/proc/{pid}/schedstat").read_text().split() for pid in pids]
+    return sum(int(computed_ns) + int(waited_ns) for computed_ns, waited_ns, _ in words) / 1e9
 
 
 def scored_s(worker: Stage, groups: int) -> float:
@@ -132,15 +158,6 @@ def rounds_of(seconds: float) -> int:
     began_s = time.process_time()
     compute(rounds)
     return round(rounds * seconds / (time.process_time() - began_s))
-
-
-def computed_per_s(rounds: int) -> float:
-    """Returns how many rewards as many plain processes compute in a second as the environment may have."""
-    with ProcessPoolExecutor(max(2, os.cpu_count() or 1)) as processes:
-        list(processes.map(compute, [1] * 8))
-        began_s = time.monotonic()
-        list(processes.map(compute, [rounds] * GROUPS))
-        return GROUPS / (time.monotonic() - began_s)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ class Stage:
     """A worker without an engine: its leases, its environment and its completer."""
 
     def __init__(self, run: WorkerHarness, folder: Path, scorer: Scorer, max_bytes: int) -> None:
-        self.run, self.config, self.held = run, run.config, HeldLeases()
+        self.run, self.config, self.scorer, self.held = run, run.config, scorer, HeldLeases()
         self.queue = WorkerQueue(Caller.connect(run.config, "worker"), Payloads(run.store, max_bytes=max_bytes))
         self.prompts = PromptEncoder.open(str(folder), run.config.model.max_prompt_tokens)
         self.completer = GroupCompleter(
