@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from echo_queue.capacity.estimate.model_config import find
 from echo_queue.config import Config, module_search
 from echo_queue.config.checks import NAMED
-from echo_queue.config.function_text import definition
+from echo_queue.config.function_text import definition, missing_import
 from echo_queue.connections.hub import reachable
 from echo_queue.errors import EchoQueueError, Problem, UnfitPromptError
 from echo_queue.fleet.invitation import machine
@@ -38,6 +38,10 @@ ENVIRONMENT_PACKAGES = {
     "verifiers": ("verifiers", "verifiers"),
 }
 """Kind of environment → the package that it needs, and the extra that brings it."""
+
+
+GENERATED = {"reasoning-gym": ("dataset", "options", "index"), "poker": ("game", "opponent", "deal", "seat")}
+"""Kind of environment that scores the rows of its own sources alone → the columns by which it knows them."""
 
 
 class For(StrEnum):
@@ -75,6 +79,8 @@ def problems(config: Config, role: For = For.run) -> Iterator[Problem]:
         function = definition("environment.function", reference)
         if isinstance(function, Problem):
             yield function
+        elif lacking := missing_import("environment.function", reference):
+            yield lacking
         if isinstance(function, ast.ClassDef) and environment.kind == "function":
             what = f"{reference} is a class, which a call makes an instance of, and no rewards"
             yield Problem("environment.function", what, "name a function, or an instance that can be called")
@@ -206,6 +212,11 @@ def _columns(config: Config, role: For, columns: Sequence[str]) -> Iterator[Prob
     if needed.keywords and (taken := sorted(set(columns) & set(GIVEN))):
         what = f"the prompts have a column {', '.join(taken)}, a name that every reward function gets from this program"
         yield Problem("prompts.source", what, "rename that column")
+    kind = config.environment.kind
+    if missing := [name for name in GENERATED.get(kind, ()) if name not in columns]:
+        what = f'is "{kind}", which scores the prompts of its own sets alone (columns {", ".join(missing)}); {has}'
+        fix = 'for prompts of your own write kind = "function", with a reward function, "math" or another one'
+        yield Problem("environment.kind", what, f"{fix}; or name {kind}:… as prompts.source")
     if missing := [name for name in needed.each if name not in columns]:
         what = f"{reference} needs the columns {', '.join(missing)}; {has}"
         yield Problem("environment.function", what, "rename the columns of the prompts, or the function's arguments")

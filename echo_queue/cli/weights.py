@@ -5,6 +5,7 @@
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,10 @@ from echo_queue.weights.manifest import Manifest, Route, base_of, manifest_key, 
 from echo_queue.weights.reader import fetch_along, fetch_parts, find_path, open_manifest
 from echo_queue.weights.retention import doomed, remove
 from echo_queue.weights.signatures import SignatureVerifier, key_id
+
+
+class PrunedError(ServiceError):
+    """A version is not stored. The learner may prune one while it is read."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +68,29 @@ class StoredWeights:
 
     def choose(self, name: str) -> Manifest:
         """Returns the manifest of the version called `name` ("lineage.number"), or of the latest version."""
-        if not name:
-            return weights.read_manifest(self.store, self.latest(), self._verifier())
-        version = _version(name)
-        key = manifest_key(version)
-        return open_manifest(self.store, self.store.get(key), version, self._verifier())
+        latest = None if name else self.latest()
+        version = _version(name) if latest is None else latest.version
+        with self.reading(version):
+            if latest is not None:
+                return weights.read_manifest(self.store, latest, self._verifier())
+            return open_manifest(self.store, self.store.get(manifest_key(version)), version, self._verifier())
+
+    @contextmanager
+    def reading(self, version: Version) -> Iterator[None]:
+        """Raises `PrunedError` in place of an error that a version makes which is not stored (any more)."""
+        try:
+            yield
+        except ServiceError:
+            self.require(version)
+            raise
+
+    def require(self, version: Version) -> Entry:
+        """Returns what is stored of a published version. Raises `PrunedError` if it is not stored."""
+        entry = catalogue(self.store, version.lineage).get(version)
+        if entry is None or not entry.manifest:
+            what = f"version {version} is not stored: it was pruned, perhaps just now, or never published"
+            raise PrunedError(Problem("weights", what, "choose one that `echo-queue weights ls CONFIG` lists"))
+        return entry
 
     def _verifier(self) -> SignatureVerifier:
         return SignatureVerifier(self.keys().public_key)
@@ -146,9 +169,11 @@ def verify(config: Config, name: str) -> int:
     stored = StoredWeights.of(config)
     manifest = stored.choose(name)
     verification, console = Verification(stored, manifest), Console(highlight=False, soft_wrap=True)
-    routes = catalogue(stored.store, manifest.version.lineage)[manifest.version].routes
+    routes = stored.require(manifest.version).routes
     failures = [problem for route in routes for problem in _report(console, route, partial(verification.route, route))]
     failures += _report(console, f"{len(manifest.tensors)} tensors", verification.conclude)
+    if failures:
+        stored.require(manifest.version)
     print_problems(failures)
     return 1 if failures else 0
 
@@ -224,8 +249,9 @@ def fetch(config: Config, name: str, to: Path | None) -> Path:
     stored = StoredWeights.of(config)
     manifest, keys = stored.choose(name), stored.keys()
     path = to or config.run.dir / f"weights-{manifest.version}.safetensors"
-    routes = find_path(stored.store, None, manifest, SignatureVerifier(keys.public_key))
-    tensors = fetch_along(stored.store, routes, manifest, keys.chunk_key)
+    with stored.reading(manifest.version):
+        routes = find_path(stored.store, None, manifest, SignatureVerifier(keys.public_key))
+        tensors = fetch_along(stored.store, routes, manifest, keys.chunk_key)
     for alias in manifest.aliases:  # the format has no tied tensors
         tensors[alias] = tensors[alias].clone()
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -206,8 +206,10 @@ def _lora(lora: Lora) -> Iterator[Problem]:
 def _environment(environment: Environment) -> Iterator[Problem]:
     kind = environment.kind
     if kind in NAMED and ":" not in environment.function:
-        what = f'is missing, but kind = "{kind}" needs one'
-        yield Problem("environment.function", what, f'write "module:{NAMED[kind]}"')
+        given, named = environment.function, f"module:{NAMED[kind]}"
+        what = f'is "{given}", in which no colon divides the module from the name' if given else "is missing"
+        written = ":".join(given.rsplit(".", 1)) if given.removesuffix(".py").count(".") else named
+        yield Problem("environment.function", f'{what}, but kind = "{kind}" needs one', f'write "{written}"')
     if kind not in NAMED and environment.function:
         yield Problem("environment.function", f'is not used by kind "{kind}"', 'set kind = "function", or remove it')
     if kind not in ("interactive", "verifiers") and environment.options:

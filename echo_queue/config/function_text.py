@@ -3,6 +3,8 @@
 import ast
 import difflib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 from echo_queue.config import module_search
@@ -10,6 +12,8 @@ from echo_queue.errors import Problem
 
 COMPOUND = (ast.If, ast.Try, ast.With, ast.For, ast.While, ast.Match)
 """Statements of which the text does not tell whether, and how often, they run."""
+
+NOWHERE = "neither in {} nor among the installed packages"
 
 
 def definition(where: str, reference: str) -> ast.AST | Problem | None:
@@ -19,17 +23,40 @@ def definition(where: str, reference: str) -> ast.AST | Problem | None:
     """
     if ":" not in reference:
         return None
+    name = reference.partition(":")[2]
+    file = _text(where, reference)
+    return _definition(where, file, name) if isinstance(file, Path) else file
+
+
+def missing_import(where: str, reference: str) -> Problem | None:
+    """Returns a problem if the user's module imports another one that there is not here, whatever happens."""
+    file = _text(where, reference) if ":" in reference else None
+    if not isinstance(file, Path):
+        return None
+    with suppress(SyntaxError, UnicodeDecodeError):  # which `definition` tells
+        for name in _imported(ast.parse(file.read_text(encoding="utf-8"))):
+            if find_spec(name) is None and module_search.find(name) is None:
+                what = f"{file.name} imports {name}, and there is no such module, {NOWHERE.format(Path.cwd())}"
+                return Problem(where, what, "install what brings it, or take the import out")
+    return None
+
+
+def _text(where: str, reference: str) -> Path | Problem | None:
+    """Returns the file of the module that `module:name` names; None if it has no text."""
     module, _, name = reference.partition(":")
+    if "/" in module or module.endswith(".py"):
+        plain = module.removesuffix(".py").rpartition("/")[2]
+        what = f"{module} is a file's name, and no module's"
+        return Problem(where, what, f'write "{plain}:{name}", and start the command in the folder of that file')
     first, *rest = module.split(".")
     if (own := module_search.module_file(first)) and (other := module_search.in_place_of(own)):
         what = f"{own.name} in this folder cannot be imported: {other} has its name"
         return Problem(where, what, f"rename it, for example to my_{own.name}, and name it so here")
     spec = module_search.find(first)
     if spec is None:
-        what = f"there is no module {first}, neither in {Path.cwd()} nor among the installed packages"
+        what = f"there is no module {first}, {NOWHERE.format(Path.cwd())}"
         return Problem(where, what, "start the command in the folder of that file, or install it")
-    file = _file(Path(spec.origin), rest) if spec.origin else None
-    return None if file is None else _definition(where, file, name)
+    return _file(Path(spec.origin), rest) if spec.origin else None
 
 
 def _file(origin: Path, rest: Sequence[str]) -> Path | None:
@@ -55,6 +82,15 @@ def _definition(where: str, file: Path, name: str) -> ast.AST | Problem | None:
     near = difflib.get_close_matches(name, names, n=1)
     fix = f"did you mean {near[0]}?" if near else f"define it there, or name one of: {', '.join(sorted(names)) or '-'}"
     return Problem(where, f"{file.name} defines no {name}", fix)
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    """Yields the packages that the module imports whatever happens; those within packages are of its own."""
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
 
 
 def _names(node: ast.stmt) -> Iterator[str]:

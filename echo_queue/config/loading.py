@@ -69,7 +69,10 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(Problem(str(path), f"cannot be read: {error.strerror}", "name a TOML file")) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        what = f"is not UTF-8 (byte {error.object[error.start]:#04x} at place {error.start + 1})"
+        raise ConfigError(Problem(str(path), what, "save the file as UTF-8")) from None
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError(Problem(str(path), f"is not TOML: {error}", "fix that line")) from None
 
 

@@ -2,9 +2,9 @@
 
 - `read_facts` asks the server, `judge` is pure, and `check` does both for a role that connects: it raises what loses
   data, and logs what weakens a promise.
-- A fact that a user may not read, or that a managed service hides, is never taken for a good one: services, learner and
-  `config check` say it. Users of workers and submitters may see version and place alone. That is enough, because no
-  prompt can be submitted before services or the learner has looked and written the run rules.
+- A fact that a managed service hides is never taken for a good one: `admin` says it, whose `prepare` or `services`
+  comes before every run. No other role may read all of them (`CONFIG GET` shows passwords), so none has more to say.
+  Users of workers and submitters may see version and place alone.
 - The table of docs/reliability.md, "What Redis must be", has one row for each rule here.
 """
 
@@ -25,8 +25,8 @@ FLOOR = (7, 0)
 """The first release of Redis with functions. Every release of Valkey has them."""
 CONFIGURATION = ("appendfsync", "no-appendfsync-on-rewrite", "aof-load-truncated")
 """The settings that only `CONFIG GET` shows."""
-TOLD: tuple[Role, ...] = ("admin", "learner")
-"""The roles that say what could not be read, so that not every worker does."""
+TOLD: tuple[Role, ...] = ("admin",)
+"""The roles that say what could not be read: those that might have read it."""
 WHERE = "redis.url"
 FULL = Problem(
     WHERE,
@@ -127,8 +127,8 @@ def unread(facts: RedisFacts, settings: RedisSettings) -> Iterator[Problem]:
     if names := [
         name for name in facts.unread if name not in known and not (name == "appendonly" and settings.durable)
     ]:
-        what = f"{', '.join(names)} cannot be read by this user, so nobody here knows whether writes are kept"
-        fix = "`echo-queue prepare CONFIG` asks the server as admin; or compare with docs/reliability.md"
+        what = f"{', '.join(names)} cannot be read, even as admin, so it is not known whether writes are kept"
+        fix = f"look at the service's own settings, and compare them with docs/reliability.md; {DURABLE}"
         yield Problem(WHERE, what, fix)
 
 

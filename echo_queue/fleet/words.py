@@ -1,4 +1,4 @@
-"""What a turn of the controller says: one line for people, or one JSON object with all that the decision rests on."""
+"""A turn of the controller in words: one line for people, or one JSON object with all that the decision rests on."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Where the processes of a run look for modules: among installed packages first, and in the current folder last.
+"""The processes of a run look for modules among installed packages first, and in the current folder last.
 
 A user's folder may hold `learner.py`, `redis.py` or `datasets/`. Python would put it first, and import these in place
 of the packages of their names. It is where reward functions lie, so

@@ -15,7 +15,7 @@ from echo_queue.submission.celery.messages import messages_waiting
 from echo_queue.submission.celery.reconciler import Reconciler
 from echo_queue.submission.expand import problems_of
 from echo_queue.submission.progress import Progress, Report
-from echo_queue.submission.sources.rows import REPORTED_ROWS
+from echo_queue.submission.sources.rows import REPORTED
 
 POLL_S = 0.2
 QUIET_S = 3.0
@@ -72,7 +72,7 @@ def _refused(queue: SubmitterQueue, name: str) -> Iterator[Problem]:
     submission_status = queue.submission_status(name)
     failed = submission_status.failed if submission_status else ()
     problems = dict.fromkeys(problem for chunk in failed for problem in problems_of(chunk.reason))
-    yield from list(problems)[:REPORTED_ROWS]
-    if len(problems) > REPORTED_ROWS:
-        what = f"{counted(len(problems) - REPORTED_ROWS, 'further problem')} in {counted(len(failed), 'chunk')}"
+    yield from list(problems)[:REPORTED]
+    if len(problems) > REPORTED:
+        what = f"{counted(len(problems) - REPORTED, 'further problem')} in {counted(len(failed), 'chunk')}"
         yield Problem(f"set {name}", what, "fix these first; another `submit` sends only the missing chunks")

@@ -10,7 +10,6 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from echo_queue.records import PromptRow
 from echo_queue.submission.celery.messages import send
 from echo_queue.submission.length_features import refuse_featureless
 from echo_queue.submission.length_limits import PromptLimits, limits_of, refuse_unfit
-from echo_queue.submission.needed_columns import needed_columns, refuse_lacking
+from echo_queue.submission.needed_columns import needed_columns, refuse_lacking, refuse_unreadable
 from echo_queue.submission.progress import Progress, Report, Submitted
 from echo_queue.submission.sources.registry import open_source
 from echo_queue.submission.sources.source import PromptSource, spell
@@ -54,17 +53,21 @@ def check_first_rows(config: Config) -> Sequence[PromptRow]:
 
     Raises `PromptError`.
     """
-    first: Sequence[PromptRow] = ()
     source = open_source(spell(config.prompts.source, config.prompts.options))
-    limits = _limits(config)
-    for chunk, rows in islice(source.scan(min(config.prompts.chunk, SAMPLE_ROWS)), 1):
-        refuse_unfit(limits, source, chunk, rows)
-        refuse_featureless(config.prompts.length_feature, source, chunk, rows)
-        first = rows
-    if not first:  # a generated set is not read while it is scanned
-        for chunk, _ in islice(source.scan(1), 1):
-            first = source.read(chunk)
-    return first
+    chunk, rows = _first_rows(source, min(config.prompts.chunk, SAMPLE_ROWS))
+    refuse_unfit(_limits(config), source, chunk, rows)
+    refuse_featureless(config.prompts.length_feature, source, chunk, rows)
+    refuse_unreadable(needed_columns(config.environment), source, chunk, rows)
+    return rows
+
+
+def _first_rows(source: PromptSource, size: int) -> tuple[Chunk, Sequence[PromptRow]]:
+    """Returns the first rows, up to `size`; one of a generated set, which is not read while it is scanned."""
+    chunk, rows = next(iter(source.scan(size)))
+    if rows:
+        return chunk, rows
+    chunk, _ = next(iter(source.scan(1)))
+    return chunk, source.read(chunk)
 
 
 def declare_and_send(
@@ -114,13 +117,19 @@ def scan(config: Config, prompts: Prompts, report: Report) -> tuple[PromptSource
     source = open_source(spell(prompts.source, prompts.options))
     limits = _limits(config)
     needed = needed_columns(config.environment)
+
+    def refuse(chunk: Chunk, rows: Sequence[PromptRow]) -> None:
+        refuse_unfit(limits, source, chunk, rows)
+        refuse_featureless(prompts.length_feature, source, chunk, rows)
+        refuse_lacking(needed, source, chunk, rows)
+
     chunks: list[Chunk] = []
     gc.freeze()  # Objects alive by now are no garbage; tracing them again and again takes a third of a scan.
     try:
         for chunk, rows in source.scan(prompts.chunk):
-            refuse_unfit(limits, source, chunk, rows)
-            refuse_featureless(prompts.length_feature, source, chunk, rows)
-            refuse_lacking(needed, source, chunk, rows)
+            if not (rows or chunks):
+                refuse(*_first_rows(source, 1))
+            refuse(chunk, rows)
             chunks.append(chunk)
             report(Progress(prompts.set, scanned=chunk.first + chunk.count))
     finally:

@@ -15,12 +15,21 @@ from echo_queue.queue import Chunk, SubmitterQueue
 from echo_queue.submission import shards
 from echo_queue.submission.length_features import buckets, refuse_featureless
 from echo_queue.submission.length_limits import PromptLimits, refuse_unfit
+from echo_queue.submission.needed_columns import NOTHING, NeededColumns, refuse_lacking
 from echo_queue.submission.sources.registry import open_source
 from echo_queue.submission.sources.rows import BadRow
 
 
-def expand(queue: SubmitterQueue, store: shards.Writes, limits: PromptLimits | None, name: str, number: int) -> bool:
-    """Adds chunk `number` of set `name` to the backlog.
+def expand(
+    queue: SubmitterQueue,
+    store: shards.Writes,
+    limits: PromptLimits | None,
+    name: str,
+    number: int,
+    *,
+    needed: NeededColumns = NOTHING,
+) -> bool:
+    """Adds chunk `number` of set `name` to the backlog. `needed`: what the reward needs of each row.
 
     Returns False if that was done before, or the chunk was refused. Raises `ServiceError` if Redis or the store fails.
     """
@@ -32,6 +41,7 @@ def expand(queue: SubmitterQueue, store: shards.Writes, limits: PromptLimits | N
         rows = source.read(chunk)
         refuse_unfit(limits, source, chunk, rows)
         refuse_featureless(waiting.length_feature, source, chunk, rows)
+        refuse_lacking(needed, source, chunk, rows)
         shard = shards.write(store, name, number, chunk.first, rows)
     except ServiceError:
         raise

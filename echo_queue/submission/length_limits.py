@@ -19,7 +19,7 @@ from echo_queue.errors import Problem, PromptError, ServiceError, UnfitPromptErr
 from echo_queue.queue.types import Chunk
 from echo_queue.records import PromptRow
 from echo_queue.submission.prompt_encoding import PromptEncoding, embeddings_of, opening_of
-from echo_queue.submission.sources.rows import REPORTED_ROWS
+from echo_queue.submission.sources.rows import SOUGHT_ROWS, by_kind
 from echo_queue.submission.sources.source import PromptSource
 from echo_queue.submission.tokenizer_files import NAMED_TOKENS, chat_template_of, special_tokens_of
 
@@ -118,11 +118,10 @@ def refuse_unfit(limits: PromptLimits | None, source: PromptSource, chunk: Chunk
     """Raises `UnfitPromptError` naming the first rows of a chunk that the model cannot take."""
     if limits is None:
         return
-    found = sorted(islice(limits.unfit(rows), REPORTED_ROWS), key=lambda one: one[0])
+    found = sorted(islice(limits.unfit(rows), SOUGHT_ROWS), key=lambda one: one[0])
     if found:
-        raise UnfitPromptError(
-            *(Problem(source.location(chunk.first + position), one.what, one.fix) for position, one in found)
-        )
+        problems = [Problem(source.location(chunk.first + position), one.what, one.fix) for position, one in found]
+        raise UnfitPromptError(*by_kind(problems))
 
 
 def _largest_id(tokenizer: "Tokenizer") -> int:

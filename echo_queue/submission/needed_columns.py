@@ -5,7 +5,7 @@ does not tell, the first prompts that fail do.
 """
 
 import ast
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -13,12 +13,12 @@ from echo_queue.config import Environment
 from echo_queue.config.function_text import definition
 from echo_queue.queue.types import Chunk
 from echo_queue.records import PromptRow
-from echo_queue.submission.sources.rows import REPORTED_ROWS, BadRow, refuse
+from echo_queue.submission.solutions import COLUMNS, require_readable
+from echo_queue.submission.sources.rows import SOUGHT_ROWS, BadRow, refuse
 from echo_queue.submission.sources.source import PromptSource
 
 GIVEN = ("prompts", "completions", "completion_ids", "trainer_state")
 """The keywords that every reward function gets, besides one for each column."""
-ANSWERS = ("answer", "solution")
 FIX_EACH = "give every row that column, or the argument a default"
 
 
@@ -35,6 +35,8 @@ class NeededColumns(NamedTuple):
     """True if the columns are keywords of a call, of which some are `GIVEN`."""
     taken: frozenset[str] | None = None
     """The only keywords that the function takes; None if it takes any."""
+    read: Callable[[str], None] | None = None
+    """Raises `ValueError` for a value that `by` cannot compare with; None if it takes any."""
 
     def lacking(self, row: PromptRow) -> str:
         """Returns what a row lacks, as the end of a sentence; empty if it lacks nothing."""
@@ -49,15 +51,28 @@ class NeededColumns(NamedTuple):
     def unfit(self, row: PromptRow) -> BadRow | None:
         """Returns why the reward of a row could not be computed, or None."""
         if what := self.lacking(row):
-            fix = "rename the column that has it" if self.any_of else FIX_EACH
-            return BadRow(what, fix)
-        compared = next((name for name in self.any_of if name in row.columns), None)
-        value = None if compared is None else row.columns[compared]
-        if compared is not None and (value is None or not str(value).strip()):
-            return BadRow(f"has nothing in {compared}, with which {self.by} compares", "write it, or leave the row out")
+            return BadRow(what, "rename the column that has it" if self.any_of else FIX_EACH)
+        if wrong := self.unreadable(row):
+            return wrong
         if self.keywords and (taken := sorted(row.columns.keys() & set(GIVEN))):
             what = f"has a column {', '.join(taken)}, a name that every reward function gets from this program"
             return BadRow(what, "rename that column")
+        return None
+
+    def unreadable(self, row: PromptRow) -> BadRow | None:
+        """Returns why nothing can be compared with what the row has, or None."""
+        compared = next((name for name in self.any_of if name in row.columns), None)
+        if compared is None:
+            return None
+        value = row.columns[compared]
+        if value is None or not str(value).strip():
+            return BadRow(f"has nothing in {compared}, with which {self.by} compares", "write it, or leave the row out")
+        try:
+            if self.read is not None:
+                self.read(str(value))
+        except ValueError as error:
+            what = f"its {compared} cannot be compared with: {error}"
+            return BadRow(what, "write a number or an expression, such as 7 or \\frac{1}{2}, or leave the row out")
         return None
 
     def refused(self, columns: Collection[str]) -> list[str]:
@@ -65,12 +80,16 @@ class NeededColumns(NamedTuple):
         return [] if self.taken is None else sorted({*GIVEN, *columns} - self.taken)
 
 
+NOTHING = NeededColumns()
+"""No column is needed, or nobody can tell."""
+
+
 def needed_columns(environment: Environment) -> NeededColumns:
     """Returns what the environment's reward needs."""
     if environment.kind == "math":
-        return NeededColumns("math", any_of=ANSWERS)
+        return NeededColumns("math", any_of=COLUMNS, read=require_readable)
     if environment.kind != "function":
-        return NeededColumns()
+        return NOTHING
     function = definition("environment.function", environment.function)
     if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) or function.decorator_list:
         return NeededColumns(keywords=True)
@@ -88,10 +107,17 @@ def needed_columns(environment: Environment) -> NeededColumns:
 
 def refuse_lacking(needed: NeededColumns, source: PromptSource, chunk: Chunk, rows: Sequence[PromptRow]) -> None:
     """Raises `PromptError` naming the first rows of a chunk whose reward could not be computed."""
-    if not (needed.keywords or needed.any_of):
-        return
-    found = ((position, needed.unfit(row)) for position, row in enumerate(rows))
-    bad = islice(
-        ((source.location(chunk.first + position), wrong) for position, wrong in found if wrong), REPORTED_ROWS
-    )
+    _refuse(needed.unfit, source, chunk, rows)
+
+
+def refuse_unreadable(needed: NeededColumns, source: PromptSource, chunk: Chunk, rows: Sequence[PromptRow]) -> None:
+    """Raises `PromptError` naming the first rows of a chunk that have what the reward needs, but in no use."""
+    _refuse(needed.unreadable, source, chunk, rows)
+
+
+def _refuse(
+    judge: Callable[[PromptRow], BadRow | None], source: PromptSource, chunk: Chunk, rows: Sequence[PromptRow]
+) -> None:
+    found = ((position, judge(row)) for position, row in enumerate(rows))
+    bad = islice(((source.location(chunk.first + position), wrong) for position, wrong in found if wrong), SOUGHT_ROWS)
     refuse(bad)

@@ -1,4 +1,4 @@
-"""What the files of a model's folder say of its tokenizer, read as transformers reads them, which is not needed here.
+"""Reads what the files of a model's folder say of its tokenizer, as transformers does, which is not needed here.
 
 Source: huggingface/transformers, `PreTrainedTokenizerBase.from_pretrained`.
 """

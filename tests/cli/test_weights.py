@@ -3,12 +3,14 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
+from echo_queue import failpoints
 from echo_queue.cli.commands import app
 from echo_queue.config import Config
 from echo_queue.config.loading import load
@@ -19,6 +21,7 @@ from echo_queue.queue import RunKeys, RunRules
 from echo_queue.records import Version
 from echo_queue.services.serving import Services
 from echo_queue.weights import Route, SignatureVerifier, Signer, WeightPublisher
+from echo_queue.weights.catalogue import catalogue
 from tests.queue.clients import Clients
 from tests.weights.published_weights import history, same
 
@@ -103,6 +106,58 @@ def test_a_fetched_file_holds_the_published_tensors(published_run: PublishedRun,
     assert file.stat().st_mode == other.stat().st_mode, "whoever may read a new file may read it"
 
 
+class PrunedMeanwhile:
+    """Removes a version before the n-th request to the store of the command, which never sees the removal."""
+
+    def __init__(self, run: PublishedRun, version: Version, number: int) -> None:
+        self._store, self._entry, self._left = run.store, catalogue(run.store, version.lineage)[version], number
+        self._removed: dict[str, bytes] = {}
+
+    @property
+    def came(self) -> bool:
+        return bool(self._removed)
+
+    def before(self, step: str, about: object) -> None:
+        if step.partition(" ")[0] not in ("get", "list", "stream"):
+            return
+        self._left -= 1
+        if not self._left:
+            failpoints.observer = None
+            self._removed = {key: self._store.get(key) for key in self._entry.keys}
+            self._store.delete(self._entry.keys)
+
+    def after(self, step: str, about: object, answer: object) -> None:
+        pass
+
+    def put_back(self) -> None:
+        for key, data in self._removed.items():
+            self._store.put(key, data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["verify", "fetch", "show"])
+def test_a_version_that_is_pruned_while_it_is_read_is_told_in_one_sentence(
+    published_run: PublishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """Whenever that is: the command ends well, or with that sentence."""
+    words = ("--to", str(tmp_path / "weights")) if command == "fetch" else ()
+    refused = 0
+    for number in count(1):
+        pruned = PrunedMeanwhile(published_run, Version(1, 6), number)
+        monkeypatch.setattr(failpoints, "observer", pruned)
+        done = CliRunner().invoke(app, ["weights", command, str(published_run.path), "1.6", *words])
+        monkeypatch.setattr(failpoints, "observer", None)
+        pruned.put_back()
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            assert isinstance(done.exception, EchoQueueError), number
+            [problem] = done.exception.problems
+            assert problem.what.startswith("version 1.6 is not stored: it was pruned"), number
+            refused += 1
+        if not pruned.came:
+            break
+    assert refused and done.exit_code == 0
+
+
 def test_verify_finds_a_spoiled_object_and_names_it(published_run: PublishedRun) -> None:
     told = published_run.ask("verify", "1.6")
     assert "✗" not in told
@@ -145,7 +200,7 @@ def test_gc_says_what_it_would_remove_and_then_removes_that(published_run: Publi
     assert "4 of 5 routes decoded" in told
 
 
-@pytest.mark.parametrize(("name", "told"), [("seven", "is not a version"), ("1.77", "no object")])
+@pytest.mark.parametrize(("name", "told"), [("seven", "is not a version"), ("1.77", "is not stored")])
 def test_a_version_that_is_none_is_one_clear_error(published_run: PublishedRun, name: str, told: str) -> None:
     with pytest.raises(EchoQueueError, match=told):
         published_run.ask("show", name)

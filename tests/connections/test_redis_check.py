@@ -155,7 +155,7 @@ def test_each_role_may_read_what_it_needs_and_none_the_configuration(server: Red
         assert (facts.append_only, facts.eviction, facts.unread) == (True, "noeviction", redis_check.CONFIGURATION)
         (said,) = unread(facts, OWN)
         assert list(unread(facts, OWN.model_copy(update={"durable": True}))) == []
-        assert "appendfsync" in said.what and "nobody here knows" in said.what
+        assert "appendfsync" in said.what and "it is not known whether writes are kept" in said.what
 
 
 def test_a_user_without_any_right_to_look_is_told_so(server: RedisServer) -> None:

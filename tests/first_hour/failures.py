@@ -1,5 +1,6 @@
 """The ways in which a first run fails that can be known before anything starts, and what is then said."""
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
@@ -32,6 +33,16 @@ def written(name: str, content: str) -> Spoil:
 def configured(name: str, value: str) -> Callable[[ServedHome], object]:
     """Returns what changes a setting of the user's Redis."""
     return lambda home: home.configure(name, value)
+
+
+def both(first: Spoil, second: Spoil) -> Spoil:
+    """Returns what makes two mistakes, which together are one."""
+    return lambda home: (first(home), second(home))
+
+
+def rows(*rows: object) -> Spoil:
+    """Returns what writes other prompts."""
+    return lambda home: home.rows(*rows)
 
 
 def take_peer_port(home: Home) -> None:
@@ -90,6 +101,8 @@ def _prompts() -> Iterator[Failure[Home]]:
     )
     torn = '{"prompt": "one", answer: 1}'
     yield Failure("torn line", lambda home: home.rows(ROWS[0], torn), f"{file}:2", "at column 19", "one JSON object")
+    array = json.dumps(ROWS, indent=1)
+    yield Failure("one value of many lines", written(file, array), f"{file}:1", "over several lines", "jq -c '.[]'")
     yield Failure("blank line", lambda home: home.rows(ROWS[0], ""), f"{file}:2", "is empty", "remove the line")
     bom = '\ufeff{"prompt": "one"}'
     yield Failure("byte order mark", lambda home: home.rows(bom), f"{file}:1", "byte order mark", "without it")
@@ -100,6 +113,8 @@ def _prompts() -> Iterator[Failure[Home]]:
     yield Failure("refused by the template", refused_by_template, f"{file}:1", "System role not supported", "template")
     yield Failure("a token too many", lambda home: home.model(vocab_size=2), f"{file}:2", "token id 2", "leave that")
     unknown = setting(prompts__source="reasoning-gym:sums", prompts__options="{seed = 1}")
+    made = setting(prompts__source="reasoning-gym:chain_sum", prompts__options="{seed = 1}")
+    yield Failure("too long, generated", made, "chain_sum item 0", "tokens, the model takes 8", "max_prompt")
     yield Failure("unknown set", unknown, source, "has no dataset 'sums'", "choose one of")
     unseeded = setting(prompts__source="reasoning-gym:chain_sum")
     yield Failure("no seed", unseeded, "prompts.options", "needs a seed", "add seed = 1")
@@ -111,16 +126,39 @@ def _reward() -> Iterator[Failure[Home]]:
     taken = setting(environment__function="learner:right")
     with_learner = written("learner.py", "def right(completions, answer, **columns): return [0.0]\n")
     name = "learner.py in this folder cannot be imported: Echo Queue's own learner"
-    yield Failure("a taken name", lambda home: (taken(home), with_learner(home)), where, name, "my_learner.py")
+    yield Failure("a taken name", both(taken, with_learner), where, name, "my_learner.py")
     yield Failure("PYTHONPATH", displace, "PYTHONPATH", "in place of Echo Queue's own learner", "take that folder out")
     yield Failure("misspelt", setting(environment__function="rewards:rigth"), where, "defines no rigth", "mean right?")
-    yield Failure("no colon", setting(environment__function="rewards"), where, "is missing", '"module:function"')
+    yield Failure(
+        "no colon",
+        setting(environment__function="rewards"),
+        where,
+        'is "rewards", in which no colon',
+        '"module:function"',
+    )
+    yield Failure("a dot", setting(environment__function="rewards.right"), where, "no colon", 'write "rewards:right"')
+    yield Failure("no function", setting(environment__function=""), where, "is missing, but", '"module:function"')
+    for name in ("rewards.py", "./rewards.py", "./rewards"):
+        path = setting(environment__function=f"{name}:right")
+        yield Failure(f"the file {name}", path, where, f"{name} is a file's name", 'write "rewards:right"')
+    lacking = written("rewards.py", "import json, none.of_it\ndef right(completions, **columns): return [0.0]\n")
+    yield Failure("a package too few", lacking, where, "rewards.py imports none, and there is no", "install")
     yield Failure("no Python", written("rewards.py", "def right(:\n"), where, "line 1", "fix that line")
     yield Failure("no answers", lambda home: home.rows({"prompt": "one"}), where, "needs the columns answer", "rename")
     narrow = "def right(completions): return [0.0]\n"
     yield Failure("takes no columns", written("rewards.py", narrow), where, "does not take answer", "add **columns")
     math = setting(environment__kind="math", environment__function="", prompts__source="reasoning-gym:chain_sum",
-                   prompts__options="{seed = 1}")  # fmt: skip
+                   prompts__options="{seed = 1}", model__max_prompt_tokens="99")  # fmt: skip
+    unread = setting(environment__kind="math", environment__function="")
+    for answer in ("\\", "\\boxed{}", "$$"):
+        spoil = both(unread, rows({"prompt": "one", "answer": "1/2"}, {"prompt": "two", "answer": answer}))
+        told = "cannot be compared with: math-verify finds no answer"
+        yield Failure(f"an answer {answer[:8]}", spoil, "prompts.jsonl:2", told, "write a number")
+    nothing = both(unread, rows({"prompt": "one", "answer": None}))
+    yield Failure("an answer of nothing", nothing, "prompts.jsonl:1", "has nothing in answer", "write it")
+    gym = setting(environment__kind="reasoning-gym", environment__function="")
+    told = "scores the prompts of its own sets alone (columns dataset, options, index); the prompts have answer"
+    yield Failure("no kind of environment", gym, "environment.kind", told, 'write kind = "function"')
     yield Failure("math without answers", math, "environment.kind", "answer or solution", "rename the column")
 
 
@@ -128,6 +166,8 @@ def _settings() -> Iterator[Failure[Home]]:
     yield Failure("no TOML", written("run.toml", "s = = 4\n"), "run.toml", "line 1", "fix that line")
     rate = "learner.learning_rate"
     yield Failure("another name", setting(learner__learning_rate="1"), rate, "unknown key", "called learner.lr")
+    utf16 = CONFIG.encode("utf-16")
+    yield Failure("UTF-16", lambda home: home.write_bytes("run.toml", utf16), "run.toml", "is not UTF-8", "as UTF-8")
     yield Failure("unknown key", setting(learner__lrr="1"), "learner.lrr", "unknown key", "did you mean lr?")
     large = written("run.toml", f"{CONFIG}[staleness]\nS = 4\n")
     yield Failure("capital letter", large, "staleness.S", "unknown key", "did you mean s?")

@@ -91,6 +91,9 @@ class Home:
     def text(self, name: str, content: str) -> None:
         (self.folder / name).write_text(content, encoding="utf-8")
 
+    def write_bytes(self, name: str, content: bytes) -> None:
+        (self.folder / name).write_bytes(content)
+
     def rows(self, *rows: object) -> None:
         """Writes the prompts; a text is a line as it stands."""
         lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]

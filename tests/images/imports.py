@@ -9,7 +9,7 @@ from pathlib import Path
 import echo_queue
 
 OF_EXTRAS = (
-    *("reporting/plots.py", "reporting/tensorboard.py", "weights/"),
+    *("reporting/plots/", "reporting/tensorboard.py", "weights/"),
     *("launch/fork_server/model_roles.py", "launch/fork_server/program.py"),
 )
 """Modules that need the extras `report`, `tensorboard` and `torch`; and a folder, a part of which needs

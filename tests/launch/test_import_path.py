@@ -1,6 +1,7 @@
 """A user's folder may hold modules with the names of packages: no process of ours imports them in their place."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -68,3 +69,12 @@ def test_the_modules_that_nothing_can_import_are_named(folder: Path, monkeypatch
     monkeypatch.syspath_prepend(folder)
     left = [file.name for file in module_search.hidden()]
     assert left == ["learner.py", "logging.py", "workers"], "PYTHONPATH precedes what is installed"
+
+
+def test_every_deployment_starts_python_without_the_current_folder() -> None:
+    root = Path(__file__).parents[2]
+    files = [root / "compose.yaml", *(path for path in (root / "infra").rglob("*") if path.is_file())]
+    started = [line for file in files for line in file.read_text().splitlines() if "echo_queue.launch.entry" in line]
+    words = [re.findall(r"[\w.-]+", line) for line in started]
+    assert len(started) == 3
+    assert all("python3 -P -m echo_queue.launch.entry" in " ".join(each) for each in words), started

@@ -15,6 +15,7 @@ from echo_queue.config import Config
 from echo_queue.queue import Audit
 from echo_queue.reporting import html, plots
 from echo_queue.reporting.metrics import UpdateMetrics, began_s, summarise
+from echo_queue.reporting.plots import picture
 from tests.synthetic import START_S, update
 
 PICTURES = 20
@@ -90,7 +91,7 @@ def test_a_report_can_be_read_on_a_narrow_screen(report: str) -> None:
     assert "\u00a0· " in subtitle and " · " not in subtitle, "a line would begin with the dot"
     widths = [float(width) for width in re.findall(r'<svg [^>]*viewBox="0 0 ([\d.]+) ', report)]
     assert len(widths) == PICTURES
-    shown, text = 390 - 2 * (12 + 10 + 1), plots.STYLE["font.size"]
+    shown, text = 390 - 2 * (12 + 10 + 1), picture.STYLE["font.size"]
     assert all(text * shown / width > 9.5 for width in widths), "CSS pixels of the text"
 
 
@@ -117,13 +118,13 @@ def test_a_tile_says_how_many_prompts_died_where_any_did(tmp_path: Path, updates
 def spans(monkeypatch: pytest.MonkeyPatch, draw: Callable[[], str]) -> tuple[float, float]:
     """Returns from where to where the y-axis of a picture goes."""
     found = list[tuple[float, float]]()
-    svg = plots._svg
+    svg = picture._svg
 
     def noted(figure: Figure) -> str:
         found.append(figure.axes[0].get_ylim())
         return svg(figure)
 
-    monkeypatch.setattr(plots, "_svg", noted)
+    monkeypatch.setattr(picture, "_svg", noted)
     draw()
     return found[0]
 
@@ -171,7 +172,7 @@ def test_the_labels_of_both_axes_at_the_origin_do_not_touch() -> None:
         FigureCanvasAgg(figure).draw()
         boxes.extend(one.get_ticklabels()[0].get_window_extent() for one in (axes.xaxis, axes.yaxis))
 
-    plots.plot(draw)()
+    picture.plot(draw)()
     assert not boxes[0].overlaps(boxes[1])
 
 
@@ -265,7 +266,7 @@ def test_held_out_scores_are_shown_where_they_were_measured(report: str) -> None
 
 @pytest.mark.slow
 def test_a_picture_of_a_long_run_is_no_larger_than_one_of_a_short_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plots, "MOST_POINTS", 20)
+    monkeypatch.setattr(picture, "MOST_POINTS", 20)
     updates = [update(version) for version in range(1, 401)]
     short, long = (len(plots.reward(some, by="samples")) for some in (updates[:20], updates))
     assert long < 1.2 * short
@@ -276,7 +277,7 @@ def test_a_picture_of_a_long_run_is_no_larger_than_one_of_a_short_run(monkeypatc
         plots.off_policy(updates),
         plots.loss(updates),
     ]
-    assert all("<svg" in picture for picture in drawn)
+    assert all("<svg" in one for one in drawn)
 
 
 def test_the_newest_answers_are_shown_as_text_and_equal_ones_once(tmp_path: Path) -> None:
@@ -300,14 +301,14 @@ def test_the_configuration_is_written_as_in_its_file(tmp_path: Path) -> None:
 def lines_of(monkeypatch: pytest.MonkeyPatch, draw: Callable[[], str]) -> list[list[float]]:
     """Returns the heights of each line of a picture."""
     found = list[list[float]]()
-    svg = plots._svg
+    svg = picture._svg
 
     def noted(figure: Figure) -> str:
         found.extend(np.asarray(line.get_ydata(), dtype=float).tolist() for line in figure.axes[0].lines)
         return svg(figure)
 
     with monkeypatch.context() as patched:
-        patched.setattr(plots, "_svg", noted)
+        patched.setattr(picture, "_svg", noted)
         draw()
     return found
 
@@ -330,7 +331,7 @@ def test_no_line_crosses_a_time_without_a_learner(
 def test_a_running_mean_begins_and_ends_near_the_first_and_last_values() -> None:
     """The mean of the first 40 updates would hide that 800 updates rise within these."""
     values = np.concatenate([np.linspace(0.2, 1.0, 40), np.ones(760)])
-    means = plots._running_mean(values, 40)
+    means = picture.running_mean(values, 40)
     assert means[0] == pytest.approx(values[:11].mean()) and means[-1] == 1.0
     assert means[100] == pytest.approx(values[60:141].mean())
 

@@ -2,7 +2,9 @@
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,7 @@ from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.errors import PromptError
 from echo_queue.submission.declaration import choose, scan
+from echo_queue.submission.solutions import DIGIT, PLAIN, read_solution
 
 REWARDS = """
 from functools import cache
@@ -27,7 +30,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     return load(tmp_path / "run.toml", {"ECHO_QUEUE_ENVIRONMENT__KIND": "math"})
 
 
-def scanned(config: Config, rows: list[dict[str, str]], **environment: str) -> int:
+def scanned(config: Config, rows: Sequence[dict[str, Any]], **environment: str) -> int:
     """Returns the number of chunks of a set of these rows that is submitted."""
     Path("more.jsonl").write_text("".join(json.dumps({"prompt": "1 + 1"} | row) + "\n" for row in rows))
     chosen = config.environment.model_copy(update=environment)
@@ -48,9 +51,10 @@ def test_the_rows_without_what_the_reward_needs_are_named_wherever_they_stand(
 ) -> None:
     fine, lacking = {"answer": "2"}, {"result": "2"}
     assert scanned(config, [fine] * 5, **environment) == 2
-    with pytest.raises(PromptError, match=rf"more\.jsonl:5: {re.escape(said)}(.|\n)*more\.jsonl:6: ") as caught:
+    with pytest.raises(PromptError, match=rf"more\.jsonl:5: {re.escape(said)}") as caught:
         scanned(config, [fine] * 4 + [lacking, lacking], **environment)
-    assert len(caught.value.problems) == 2
+    [problem] = caught.value.problems
+    assert re.search(r"the same in 1 other row: \S*more\.jsonl:6\)$", problem.what)
 
 
 @pytest.mark.parametrize("function", ["rewards:hidden", "elsewhere:right"])
@@ -62,7 +66,30 @@ def test_a_function_that_does_not_tell_what_it_needs_refuses_no_row(config: Conf
 @pytest.mark.parametrize("answer", [None, "", " "])
 def test_an_answer_that_holds_nothing_is_refused_by_its_line(config: Config, answer: str | None) -> None:
     with pytest.raises(PromptError, match=r"more\.jsonl:2: has nothing in answer"):
-        scanned(config, [{"answer": "0"}, {"answer": answer}], kind="math")  # type: ignore[dict-item]
+        scanned(config, [{"answer": "0"}, {"answer": answer}], kind="math")
+
+
+@pytest.mark.parametrize("answer", ["\\", "$$", "\\text{}"])
+def test_an_answer_that_the_worker_could_not_read_is_refused_by_its_line(config: Config, answer: str) -> None:
+    fine = [{"answer": "0"}, {"answer": r"$\frac{1}{2}$"}, {"answer": "so it is 7"}]
+    assert scanned(config, fine, kind="math") == 1
+    with pytest.raises(PromptError, match=r"more\.jsonl:4: its answer cannot be compared with: math-verify finds no"):
+        scanned(config, [*fine, {"answer": answer}], kind="math")
+
+
+@pytest.mark.parametrize(
+    "text", ["-7", "1,234", "3:4", "( ( (1", "x^2 = 9", r"\frac{-1}{2}", r"-\dfrac{10}{3}", "50 %", "7é|"]
+)
+def test_what_is_not_read_ahead_is_what_the_worker_always_reads(text: str) -> None:
+    assert PLAIN.fullmatch(text) and DIGIT.search(text)
+    assert read_solution(text)
+
+
+def test_the_first_row_of_a_generated_set_is_judged_as_any_other(config: Config) -> None:
+    environment = config.environment.model_copy(update={"kind": "math"})
+    chosen = choose(config, "reasoning-gym:chain_sum", options={"seed": 1, "size": 4})
+    with pytest.raises(PromptError, match="chain_sum item 0: has no column answer or solution"):
+        scan(config.model_copy(update={"environment": environment}), chosen, lambda _: None)
 
 
 @pytest.mark.parametrize("name", ["prompts", "completions", "completion_ids", "trainer_state"])

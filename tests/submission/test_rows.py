@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from echo_queue.errors import PromptError
 from echo_queue.records import PromptRow
-from echo_queue.submission.sources.rows import BadRow, deserialise, parse, serialise
+from echo_queue.submission.sources.rows import SOUGHT_ROWS, BadRow, deserialise, parse, refuse, serialise
 
 
 def test_every_column_but_the_prompt_reaches_the_environment() -> None:
@@ -118,3 +119,33 @@ def test_a_value_that_stays_what_it_is_is_taken(value: str) -> None:
 def test_keys_of_messages_that_are_null_are_left_out() -> None:
     row = parse(b'{"prompt": [{"role": "user", "content": "x", "name": null, "tool_calls": null}]}')
     assert row.prompt == [{"role": "user", "content": "x"}]
+
+
+def bad(*whats: str) -> list[tuple[str, BadRow]]:
+    return [(f"p.jsonl:{number}", BadRow(what, what[:1])) for number, what in enumerate(whats, start=1)]
+
+
+def told(*whats: str) -> list[tuple[str, str]]:
+    with pytest.raises(PromptError) as caught:
+        refuse(bad(*whats))
+    return [(problem.where, problem.what) for problem in caught.value.problems]
+
+
+def test_what_is_wrong_with_many_rows_is_told_once_for_each_kind() -> None:
+    assert told("no `prompt`") == [("p.jsonl:1", "no `prompt`")]
+    assert told("9 tokens, the model takes 8", "no `prompt`", "1,120 tokens, the model takes 8") == [
+        ("p.jsonl:1", "9 tokens, the model takes 8"),
+        ("p.jsonl:2", "no `prompt`"),
+        ("p.jsonl:3", "1,120 tokens, the model takes 8"),
+    ], "their fixes differ"
+    assert told("no answer in 'x'", "is empty", "no answer in '(7'") == [
+        ("p.jsonl:1", "no answer in 'x' (the same in 1 other row: p.jsonl:3)"),
+        ("p.jsonl:2", "is empty"),
+    ]
+    [(where, what)] = told(*["no `prompt`"] * SOUGHT_ROWS)
+    named = "p.jsonl:2, p.jsonl:3, p.jsonl:4, p.jsonl:5, …"
+    assert (where, what) == ("p.jsonl:1", f"no `prompt` (the same in {SOUGHT_ROWS - 1} or more other rows: {named})")
+
+
+def test_one_error_holds_few_kinds() -> None:
+    assert [where for where, _ in told(*"abcdefgh")] == [f"p.jsonl:{number}" for number in range(1, 6)]

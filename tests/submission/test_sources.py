@@ -16,6 +16,7 @@ from echo_queue.errors import PromptError
 from echo_queue.records import PromptRow
 from echo_queue.submission.sources.reasoning_gym import original
 from echo_queue.submission.sources.registry import absolute, open_source
+from echo_queue.submission.sources.rows import SOUGHT_ROWS
 from echo_queue.submission.sources.source import spell
 
 Write = Callable[[Path, Sequence[dict[str, object]]], Path]
@@ -76,7 +77,10 @@ def test_only_the_first_bad_rows_are_named(tmp_path: Path) -> None:
     path.write_bytes(b"bad\n" * 1000)
     with pytest.raises(PromptError) as error:
         list(open_source(str(path)).scan(10))
-    assert [problem.where for problem in error.value.problems] == [f"{path}:{line}" for line in range(1, 6)]
+    [problem] = error.value.problems
+    assert problem.where == f"{path}:1"
+    named = ", ".join(f"prompts.jsonl:{line}" for line in range(2, 6))
+    assert problem.what.endswith(f"(the same in {SOUGHT_ROWS - 1} or more other rows: {named}, …)")
 
 
 def test_a_blank_line_is_an_error_because_rows_are_counted_by_lines(tmp_path: Path) -> None:
@@ -92,10 +96,80 @@ def test_a_bad_parquet_row_is_named_by_its_number(tmp_path: Path) -> None:
         list(open_source(str(path)).scan(4))
 
 
-def test_a_parquet_value_that_json_cannot_hold_is_named(tmp_path: Path) -> None:
-    path = write_parquet(tmp_path, [{"prompt": "a", "image": b"\x00\xff"}])
-    with pytest.raises(PromptError, match="row 1: has a value that JSON cannot hold"):
-        list(open_source(str(path)).scan(4))
+PROMPTS = pa.array(["a", "b", "c"])
+NANOSECONDS = pa.array([1, 1_001, None], pa.timestamp("ns"))
+NESTED = pa.StructArray.from_arrays([PROMPTS, PROMPTS], ["name", "name"])
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "said"),
+    [
+        ("made", NANOSECONDS, "has values of the type timestamp[ns] in `made`, which JSON cannot hold"),
+        ("made", NANOSECONDS.cast(pa.timestamp("ms"), safe=False), "of the type timestamp[ms] in `made`"),
+        ("made", pa.nulls(3, pa.date32()), "has values of the type date32[day] in `made`"),
+        ("took", pa.array([1, 2, 3], pa.duration("ns")), "has values of the type duration[ns] in `took`"),
+        ("price", pa.array([1, 2, 3], pa.decimal128(9, 2)), "has values of the type decimal128(9, 2) in `price`"),
+        ("image", pa.array([b"\x00\xff"] * 3), "has values of the type binary in `image`"),
+        ("image", pa.array([b"\x00"] * 3).dictionary_encode(), "has values of the type binary in `image`"),
+        ("images", pa.array([[{"bytes": b"\x00"}]] * 3), "has values of the type binary in `images`"),
+        ("times", pa.MapArray.from_arrays([0, 1, 2, 3], PROMPTS, NANOSECONDS), "of the type timestamp[ns] in `times`"),
+        ("prompt", PROMPTS, "has several columns called `prompt`"),
+        ("answer", PROMPTS, "has several columns called `answer`"),
+        ("meta", NESTED, "has several fields called `name` in `meta`"),
+        ("metas", pa.ListArray.from_arrays([0, 1, 2, 3], NESTED), "has several fields called `name` in `metas`"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_parquet_column_that_no_row_can_have_is_named_once(
+    tmp_path: Path, name: str, values: pa.Array, said: str
+) -> None:
+    path = tmp_path / "prompts.parquet"
+    table = pa.Table.from_arrays([PROMPTS, PROMPTS, values], ["prompt", "answer", name])
+    pq.write_table(table, path)
+    for size in (1, 100):
+        with pytest.raises(PromptError) as caught:
+            read_all(str(path), size)
+        [problem] = caught.value.problems
+        assert problem.where == str(path) and said in problem.what
+
+
+def test_parquet_columns_of_every_other_kind_reach_the_environment(tmp_path: Path) -> None:
+    columns = {
+        "prompt": PROMPTS.dictionary_encode(),
+        "level": pa.array([1, 2, 3], pa.uint64()),
+        "kind": pa.array(["x", None, "y"]).dictionary_encode(),
+        "parts": pa.array([[{"name": "x", "share": 0.5}], [], None]),
+        "text": pa.array(["é", "", None], pa.large_string()),
+        "nothing": pa.nulls(3),
+    }
+    path = tmp_path / "prompts.parquet"
+    pq.write_table(pa.table(columns), path)
+    rows = read_all(str(path), 2)
+    assert [row.prompt for row in rows] == ["a", "b", "c"]
+    assert {name: [row.columns[name] for row in rows] for name in columns if name != "prompt"} == {
+        "level": [1, 2, 3],
+        "kind": ["x", None, "y"],
+        "parts": [[{"name": "x", "share": 0.5}], [], None],
+        "text": ["é", "", None],
+        "nothing": [None] * 3,
+    }
+
+
+def test_parquet_text_that_is_not_utf8_is_named_by_its_row_and_column(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.parquet"
+    latin = pa.array([b"a", b"b", b"\xe9"]).view(pa.string())
+    pq.write_table(pa.table({"prompt": PROMPTS, "answer": latin}), path)
+    with pytest.raises(PromptError, match=r"row 3: has a value in `answer` that cannot be read: 'utf-8'"):
+        read_all(str(path), 2)
+
+
+def test_a_parquet_file_with_damaged_pages_says_so(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path, numbered(200))
+    data = bytearray(path.read_bytes())
+    data[8:300] = bytes(292)
+    path.write_bytes(data)
+    with pytest.raises(PromptError, match=r"prompts\.parquet: is damaged: .*\s+→ write the file again"):
+        read_all(str(path), 100)
 
 
 def test_a_parquet_file_without_prompts_names_its_columns(tmp_path: Path) -> None:

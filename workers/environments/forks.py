@@ -1,4 +1,5 @@
-"""What a process that the environment forks does not take over: the socket to the worker, and the keeper's handlers.
+"""Keeps from a process that the environment forks what it must not take over: the socket to the worker, and the
+keeper's handlers.
 
 The signals are blocked while it is forked, so that one sent to it right away finds the usual handlers.
 """

@@ -2,17 +2,12 @@
 
 math-verify bounds its own work with SIGALRM, so it must run on the main thread of its process, as it does in the
 scorer's process. A completion that it cannot parse in time is a wrong answer; a solution that it cannot parse is an
-error.
+error, which the submission finds by the same reading.
 """
 
-import re
-from typing import Any
-
 from echo_queue.errors import ConfigError, Problem
+from echo_queue.submission.solutions import COLUMNS, read_solution
 from workers.environments.protocol import ScoringRequest
-
-COLUMNS = ("answer", "solution")
-DELIMITED_OR_PROSE = re.compile(r"\$|\\boxed|\\\(|\\\[|(?<!\\)\b[A-Za-z]{2,}")
 
 
 class Math:
@@ -28,13 +23,5 @@ class Math:
         column = next((name for name in COLUMNS if name in request.columns), None)
         if column is None:
             raise KeyError(f"needs a column {' or '.join(COLUMNS)}; the prompt has {sorted(request.columns)}")
-        solution = self._solution(str(request.columns[column]))
+        solution = read_solution(str(request.columns[column]))
         return [float(self._verify(solution, self._parse(completion))) for completion in request.completions]
-
-    def _solution(self, text: str) -> list[Any]:
-        """Parses a solution: data sets give an expression, with or without dollar signs, or prose that ends in it."""
-        readings = (text, f"${text}$") if DELIMITED_OR_PROSE.search(text) else (f"${text}$", text)
-        parsed: list[Any] = self._parse(readings[0]) or self._parse(readings[1])
-        if not parsed:
-            raise ValueError(f"math-verify finds no answer in the solution {text!r}")
-        return parsed

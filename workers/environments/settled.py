@@ -1,4 +1,4 @@
-"""What plain functions and coroutines return, told apart once they are called."""
+"""Tells apart, once they are called, what plain functions and coroutines return."""
 
 import inspect
 import types

@@ -1,5 +1,6 @@
 """Asks whether the object store answers, for a view of a run that stands still."""
 
+import os
 import time
 from collections.abc import Callable
 
@@ -7,6 +8,7 @@ import urllib3
 
 from echo_queue.config import Config
 from echo_queue.connections.endpoints import store_endpoint
+from echo_queue.connections.storage.proxies import proxy_variable
 from echo_queue.errors import EchoQueueError
 
 EVERY_S = 5.0
@@ -29,10 +31,22 @@ class StoreProbe:
             self._asked_at = self._clock()
         return self._said
 
+    @staticmethod
+    def _to(url: str) -> urllib3.PoolManager:
+        """Returns what asks the store on the way that everybody takes: through a proxy of the shell, if it names one.
+
+        urllib3 itself takes none.
+        """
+        variable = proxy_variable(url)
+        if not variable:
+            return urllib3.PoolManager()
+        proxy = os.environ[variable]
+        return urllib3.ProxyManager(proxy if "://" in proxy else f"http://{proxy}")
+
     def _ask(self) -> str:
         try:
             url = store_endpoint(self._config, "monitor").url  # an embedded store may have another one by now
-            urllib3.request("HEAD", url, timeout=TIMEOUT_S, retries=False, redirect=False)
+            self._to(url).request("HEAD", url, timeout=TIMEOUT_S, retries=False, redirect=False)
         except urllib3.exceptions.SSLError:
             return ""  # it answers; whoever uses it checks its certificate
         except urllib3.exceptions.HTTPError as error:

@@ -1,4 +1,4 @@
-"""Whether requests to a store go through a proxy of the user's shell."""
+"""Says whether requests to a store go through a proxy of the user's shell."""
 
 import os
 from contextlib import suppress

@@ -38,6 +38,7 @@ from echo_queue.submission.celery.worker_steps import (
 from echo_queue.submission.declaration import choose, declare_and_send
 from echo_queue.submission.expand import expand
 from echo_queue.submission.length_limits import limits_of
+from echo_queue.submission.needed_columns import needed_columns
 from echo_queue.submission.shards import Writes
 from echo_queue.submission.sources.registry import absolute
 
@@ -133,7 +134,8 @@ def build(config: Config) -> Celery:
     def expand_chunk(set: str, number: int, source: str, first: int, last: int) -> None:
         """Expands chunk `number` of a set. `source`, `first` and `last` are for people to read; Redis has the rest."""
         limits = limits_of(Path(config.base_model), config.model.max_prompt_tokens)
-        expand(connections.queue(), connections.store(), limits, set, number)
+        needed = needed_columns(config.environment)
+        expand(connections.queue(), connections.store(), limits, set, number, needed=needed)
 
     def submit_prompt_set(source: str | None = None, set: str | None = None, **changes: Any) -> dict[str, Any]:
         """Submits a prompt set; arguments that are not given are as in the configuration's [prompts].

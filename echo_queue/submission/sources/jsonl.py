@@ -13,7 +13,8 @@ from blake3 import blake3
 from echo_queue.errors import Problem, PromptError
 from echo_queue.queue.types import Chunk
 from echo_queue.records import PromptRow
-from echo_queue.submission.sources.rows import MAX_ROW_BYTES, REPORTED_ROWS, BadRow, parse, refuse
+from echo_queue.submission.sources.json_lines import LIST, PER_LINE
+from echo_queue.submission.sources.rows import MAX_ROW_BYTES, SOUGHT_ROWS, BadRow, parse, refuse
 from echo_queue.submission.sources.source import Scanned, changed, unreadable
 
 READ_BUFFER_BYTES = 1024 * 1024
@@ -60,8 +61,10 @@ class JsonLinesSource:
             ticket = orjson.dumps({"offset": offset, "bytes": len(data)}).decode()
             if not bad:
                 yield Chunk(number, first, len(block), blake3(data).hexdigest(), ticket), rows
+            if bad and bad[0][0] == self.location(0) and bad[0][1].fix in (LIST, PER_LINE):
+                refuse(bad[:1])  # the other lines are parts of the same value
             number, first, offset = number + 1, first + len(block), offset + len(data)
-            if len(bad) >= REPORTED_ROWS:
+            if len(bad) >= SOUGHT_ROWS:
                 break
         refuse(bad)
         if not first:
@@ -83,7 +86,7 @@ class JsonLinesSource:
         return rows
 
     def _rows(self, first: int, lines: list[bytes], bad: list[tuple[str, BadRow]]) -> list[PromptRow]:
-        """Parses the lines from row `first` on; adds those that fail to `bad`, up to REPORTED_ROWS."""
+        """Parses the lines from row `first` on; adds those that fail to `bad`, up to SOUGHT_ROWS."""
         rows = []
         for index, line in enumerate(lines, start=first):
             try:
@@ -92,6 +95,6 @@ class JsonLinesSource:
                 rows.append(parse(line))
             except BadRow as row:
                 bad.append((self.location(index), row))
-                if len(bad) >= REPORTED_ROWS:
+                if len(bad) >= SOUGHT_ROWS:
                     break
         return rows

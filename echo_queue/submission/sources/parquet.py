@@ -5,6 +5,7 @@ A chunk's digest is that of its normalised rows, so it does not depend on the fi
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,12 @@ from blake3 import blake3
 from echo_queue.errors import Problem, PromptError
 from echo_queue.queue.types import Chunk
 from echo_queue.records import PromptRow
-from echo_queue.submission.sources.rows import REPORTED_ROWS, BadRow, normalise, refuse, serialise
+from echo_queue.submission.sources import parquet_columns
+from echo_queue.submission.sources.rows import REPORTED, SOUGHT_ROWS, BadRow, normalise, refuse, serialise
 from echo_queue.submission.sources.source import Scanned, changed, unreadable
 
 if TYPE_CHECKING:
+    from pyarrow import RecordBatch
     from pyarrow.parquet import ParquetFile
 
 
@@ -36,12 +39,12 @@ class ParquetSource:
     def scan(self, size: int) -> Iterator[Scanned]:
         with self._open() as file:
             bad: list[tuple[str, BadRow]] = []
-            for number, values in enumerate(_slices(file, 0, file.metadata.num_rows, size)):
+            for number, values in enumerate(self._slices(file, 0, file.metadata.num_rows, size)):
                 first = number * size
                 rows, digest = self._rows(first, values, bad)
                 if not bad:
                     yield Chunk(number, first, len(rows), digest), rows
-                if len(bad) >= REPORTED_ROWS:
+                if len(bad) >= SOUGHT_ROWS:
                     break
             refuse(bad)
             if not file.metadata.num_rows:
@@ -51,7 +54,7 @@ class ParquetSource:
         with self._open() as file:
             if chunk.first + chunk.count > file.metadata.num_rows:
                 raise changed(self.name, chunk.first, chunk.first + chunk.count)
-            values = next(_slices(file, chunk.first, chunk.count, chunk.count))
+            values = next(self._slices(file, chunk.first, chunk.count, chunk.count))
         bad: list[tuple[str, BadRow]] = []
         rows, digest = self._rows(chunk.first, values, bad)
         refuse(bad)
@@ -62,7 +65,7 @@ class ParquetSource:
     def _rows(
         self, first: int, values: list[dict[str, object]], bad: list[tuple[str, BadRow]]
     ) -> tuple[list[PromptRow], str]:
-        """Returns the rows from row `first` on and their digest; adds bad rows to `bad`, up to REPORTED_ROWS."""
+        """Returns the rows from row `first` on and their digest; adds bad rows to `bad`, up to SOUGHT_ROWS."""
         rows, digest = [], blake3()
         for index, row in enumerate(values, start=first):
             try:
@@ -70,7 +73,7 @@ class ParquetSource:
                 digest.update(serialise(rows[-1]))
             except BadRow as wrong:
                 bad.append((self.location(index), wrong))
-                if len(bad) >= REPORTED_ROWS:
+                if len(bad) >= SOUGHT_ROWS:
                     break
         return rows, digest.hexdigest()
 
@@ -84,30 +87,54 @@ class ParquetSource:
         try:
             file = ParquetFile(self.path)
         except ArrowInvalid as error:
-            raise PromptError(Problem(self.name, f"is not Parquet: {error}", "write the file again")) from None
+            raise PromptError(
+                Problem(self.name, f"is not Parquet: {_in_one_line(error)}", "write the file again")
+            ) from None
         except OSError as error:
             raise unreadable(self.path, error) from None
-        if "prompt" not in file.schema_arrow.names:
-            columns = ", ".join(file.schema_arrow.names)
+        if found := tuple(islice(parquet_columns.problems(self.name, file.schema_arrow), REPORTED)):
             file.close()
-            raise PromptError(Problem(self.name, f"has no `prompt` column ({columns})", "name that column `prompt`"))
+            raise PromptError(*found)
         return file
 
+    def _slices(self, file: "ParquetFile", first: int, count: int, size: int) -> Iterator[list[dict[str, object]]]:
+        """Yields rows first … first + count − 1, `size` at a time (the last slice may be shorter)."""
+        rows: list[dict[str, object]] = []
+        for batch in self._batches(file, first, count, size):
+            try:
+                rows += batch.to_pylist()
+            except ValueError:
+                raise self._unreadable(batch, first) from None
+            first += batch.num_rows
+            while len(rows) >= size:
+                yield rows[:size]
+                del rows[:size]
+        if rows:
+            yield rows
 
-def _slices(file: "ParquetFile", first: int, count: int, size: int) -> Iterator[list[dict[str, object]]]:
-    """Yields rows first … first + count − 1, `size` at a time (the last slice may be shorter)."""
-    groups, skip = _row_groups(file, first, count)
-    rows: list[dict[str, object]] = []
-    for batch in file.iter_batches(batch_size=size, row_groups=groups):
-        wanted = batch.slice(skip, count)
-        skip -= min(skip, batch.num_rows)
-        count -= wanted.num_rows
-        rows += wanted.to_pylist()
-        while len(rows) >= size:
-            yield rows[:size]
-            del rows[:size]
-    if rows:
-        yield rows
+    def _batches(self, file: "ParquetFile", first: int, count: int, size: int) -> Iterator["RecordBatch"]:
+        """Yields those rows in batches of up to `size`."""
+        groups, skip = _row_groups(file, first, count)
+        try:
+            for batch in file.iter_batches(batch_size=size, row_groups=groups):
+                wanted = batch.slice(skip, count)
+                skip -= min(skip, batch.num_rows)
+                count -= wanted.num_rows
+                yield wanted
+        except (OSError, ValueError) as error:  # Arrow's own errors are of these kinds
+            raise PromptError(
+                Problem(self.name, f"is damaged: {_in_one_line(error)}", "write the file again")
+            ) from None
+
+    def _unreadable(self, batch: "RecordBatch", first: int) -> PromptError:
+        """Returns the error for a batch, which begins with row `first`, that has a value which is none of Python's."""
+        row, column, why = parquet_columns.unreadable(batch) or (0, "?", "?")
+        what = f"has a value in `{column}` that cannot be read: {why}"
+        return PromptError(Problem(self.location(first + row), what, "write that column as UTF-8 text, or numbers"))
+
+
+def _in_one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _row_groups(file: "ParquetFile", first: int, count: int) -> tuple[list[int], int]:

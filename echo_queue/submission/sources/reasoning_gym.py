@@ -22,6 +22,7 @@ from echo_queue.errors import Problem, PromptError
 from echo_queue.launch import collection
 from echo_queue.queue.types import Chunk
 from echo_queue.records import PromptRow
+from echo_queue.submission.sources.rows import BadRow, normalise
 from echo_queue.submission.sources.source import GENERATED, Scanned, spell
 
 Entry = dict[str, Any]
@@ -93,7 +94,11 @@ class ReasoningGymSource:
             raise PromptError(Problem(self.location(index), what, "check prompts.options")) from error
         shown = {key: entry[key] for key in ("question", "answer", "metadata")}
         columns = {"dataset": self.dataset, "options": dict(self.options), "index": index, "entry": shown}
-        return PromptRow(entry["question"], columns)
+        try:
+            return normalise({"prompt": entry["question"], **columns})
+        except BadRow as bad:
+            fix = "choose other prompts.options, or another dataset"
+            raise PromptError(Problem(self.location(index), bad.what, fix)) from None
 
     def _digest(self, first: int, count: int) -> str:
         """Returns the digest of everything that decides what the items are."""

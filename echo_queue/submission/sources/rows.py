@@ -6,16 +6,23 @@ decides: the submitter's scan and the Celery worker both call it, so a row that 
 """
 
 import math
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 import orjson
 
 from echo_queue.errors import Problem, PromptError
+from echo_queue.queue.counts import agreeing
 from echo_queue.records import Message, PromptRow
 from echo_queue.submission.sources.json_lines import BadLine, read_object, why_no_json
 
-REPORTED_ROWS = 5
-"""The largest number of bad rows in one error; more would hide the first."""
+SOUGHT_ROWS = 100
+"""So many bad rows are looked for; then nobody needs to know of more."""
+REPORTED = 5
+"""The largest number of problems in one error, and of rows named in one problem; more would hide the first."""
+PARTICULAR = re.compile(r"'.*'|\b[0-9][0-9.,]*")
+"""What differs between two rows with which the same is wrong: numbers, and what stands in quotation marks."""
 
 MAX_ROW_BYTES = 16 * 1024 * 1024
 """A longer line is not a prompt but a file without newlines."""
@@ -102,9 +109,24 @@ def deserialise(line: bytes) -> PromptRow:
 
 def refuse(bad: Iterable[tuple[str, BadRow]]) -> None:
     """Raises `PromptError` that names the bad rows, if there are any. `bad`: pairs of (location, error)."""
-    problems = tuple(Problem(where, row.what, row.fix) for where, row in bad)
-    if problems:
-        raise PromptError(*problems)
+    if problems := [Problem(where, row.what, row.fix) for where, row in bad]:
+        raise PromptError(*by_kind(problems))
+
+
+def by_kind(problems: Sequence[Problem]) -> Iterator[Problem]:
+    """Yields one problem for each kind of those of single rows: it counts the rows, and names the first of them."""
+    kinds: dict[tuple[str, str], list[Problem]] = {}
+    for problem in problems:
+        kinds.setdefault((PARTICULAR.sub("", problem.what), problem.fix), []).append(problem)
+    more = " or more" if len(problems) >= SOUGHT_ROWS else ""
+    for first, *others in islice(kinds.values(), REPORTED):
+        if not others:
+            yield first
+            continue
+        places = [other.where.rpartition("/")[2] for other in others[: REPORTED - 1]]
+        named = ", ".join([*places, "…"] if len(others) > len(places) else places)
+        what = f"{first.what} (the same in {len(others)}{more} other {agreeing(len(others), 'row', 'rows')}: {named})"
+        yield Problem(first.where, what, first.fix)
 
 
 def _prompt(value: object) -> str | list[Message]:

@@ -27,7 +27,7 @@ ALLOWED: Mapping[str, str] = {
     "echo_queue/connections/storage/client.py:_loader": "what botocore knows of services, in memory",
     "echo_queue/weights/signatures.py:_make": "its temporary file, which no program reads",
     "echo_queue/reporting/metrics.py:MetricsLog.__init__": "opens the log; what is written passes a failpoint",
-    "echo_queue/reporting/plots.py:_svg": "into memory",
+    "echo_queue/reporting/plots/picture.py:_svg": "into memory",
     "echo_queue/reporting/html.py:write": "a report for people, made again at any time",
     "echo_queue/reporting/tensorboard.py:write": "likewise",
     "echo_queue/cli/output.py:print_json": "the terminal",

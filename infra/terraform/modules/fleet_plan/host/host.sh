@@ -251,7 +251,7 @@ services() {
 submission() {
   contain submission submitter --volume "$run/secrets/celery:$run/secrets/celery:ro" \
     --env "ECHO_QUEUE_CELERY_REDIS_PASSWORD_FILE=$run/secrets/celery" --env "ECHO_QUEUE_CONFIG=$etc/run.toml" \
-    -- python3 -m echo_queue.launch.entry celery -A echo_queue.submission worker
+    -- python3 -P -m echo_queue.launch.entry celery -A echo_queue.submission worker
 }
 
 # Prompts that are files come from the bucket. They may arrive after the machine: systemd starts this step again.
