@@ -107,7 +107,8 @@ def needed_columns(environment: Environment) -> NeededColumns:
 
 def refuse_lacking(needed: NeededColumns, source: PromptSource, chunk: Chunk, rows: Sequence[PromptRow]) -> None:
     """Raises `PromptError` naming the first rows of a chunk whose reward could not be computed."""
-    _refuse(needed.unfit, source, chunk, rows)
+    if needed.keywords or needed.any_of:
+        _refuse(needed.unfit, source, chunk, rows)
 
 
 def refuse_unreadable(needed: NeededColumns, source: PromptSource, chunk: Chunk, rows: Sequence[PromptRow]) -> None:
