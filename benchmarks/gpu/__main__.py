@@ -40,6 +40,7 @@ def main() -> int:
         environ = _with(options.packages, Path(site)) if options.packages else {**os.environ}
         environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
         environ.setdefault("HF_HUB_OFFLINE", "1")
+        environ["PYTHONDONTWRITEBYTECODE"] = ""  # some twenty processes import the same
         slower = SLOWER if options.fake else 1.0
         runner = Runner(options.out.absolute(), options.seconds * slower, environ, slower=slower)
         found = steps(runner.rows, here, fake=options.fake)
