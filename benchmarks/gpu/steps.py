@@ -52,7 +52,7 @@ def steps(rows: Path, here: Card, *, fake: bool) -> list[Step]:
     whole = here.total_gb > LARGE_GB
     large, micro, room = ("8B", "8192", LARGE_GB) if whole else ("4B", "16384", 70.0)
     return [
-        own("machine", 60),
+        own("machine", 90),
         own("ceilings", 45),
         own("right", 90),
         learner("small", 100, mix=SMALL_MIX, shape="0.6B", disk_gb=20, host_gb=24, gpu_gb=30),
