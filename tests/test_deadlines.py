@@ -28,13 +28,13 @@ ALLOWED = {
     "workers/environments/channel.py:Channel.receive": "its socket does not block",
     "workers/environments/child.py:serve": "says to the worker that it is ready, or why not, and ends with it",
     "workers/environments/child.py:Server.run": "the environment: idle between questions, and killed with its worker",
+    "workers/environments/pipe.py:Pipe._exactly": "likewise",
     "workers/environments/child.py:Server._begin": "the worker takes it, or has ended",
     "workers/environments/child.py:Server._cancel": "likewise",
     "workers/environments/child.py:Server": "likewise",
     "workers/environments/scorer.py:Scorer._turn": "its socket does not block",
     "workers/environments/keeper.py:_kept": "a process that is idle until the environment or the worker ends",
     "workers/environments/keeper.py:_ended": "it does not wait",
-    "workers/environments/pipe.py:Pipe._exactly": "its socket has the caller's timeout",
     "workers/environments/verifiers.py:Conversation._run_to_turn": "in the scorer's child, which its parent limits",
     "workers/environments/verifiers.py:Conversation._score": "likewise; its rollout is over",
     "workers/weights/peers/server.py:PeerServer._accept": "its listener has a timeout",
@@ -88,7 +88,7 @@ def _blocks(call: ast.Call) -> bool:
         case "recv" | "recvfrom" | "recv_into":
             answer = True
         case "receive" | "send" if receiver(call.func) == "pipe":
-            answer = last == "None"
+            answer = True
         case "create_connection" | "urlopen":
             answer = not timed
         case "Redis" | "from_url" if receiver(call.func) in ("redis", "?"):

@@ -120,13 +120,13 @@ def serve(pipe: Pipe, settings: EnvironmentSettings) -> None:
     try:
         answer = answerer(settings)
     except ConfigError as error:
-        pipe.send(message_of(Unfit(error.problems)), None)
+        pipe.send(message_of(Unfit(error.problems)))
         return
     except BaseException as error:
         where = f"environment.{'function' if settings.function else 'kind'}"
-        pipe.send(message_of(Unfit((Problem(where, formatted(error), "fix the error that it raised"),))), None)
+        pipe.send(message_of(Unfit((Problem(where, formatted(error), "fix the error that it raised"),))))
         return
-    pipe.send(message_of(Ready()), None)
+    pipe.send(message_of(Ready()))
     Server(pipe, answer, UserModule.of(settings.function)).run()
 
 
@@ -149,7 +149,7 @@ class Server:
             while True:
                 if self._waiting:
                     self._until_readable()
-                number, what, body = self._pipe.receive(None)
+                number, what, body = self._pipe.receive()
                 if what == "cancel":
                     self._cancel(number)
                 else:
@@ -167,7 +167,7 @@ class Server:
 
             self._loop = asyncio.SelectorEventLoop(selectors.PollSelector())  # of which forks share nothing
             self._loop.add_reader(self._pipe.descriptor, self._loop.stop)
-            self._pipe.send(message_of(Ready(asynchronous=True)), None)
+            self._pipe.send(message_of(Ready(asynchronous=True)))
         self._waiting[number] = self._loop.create_task(call)
 
     async def _answered(self, number: int, body: dict[str, Any]) -> None:
@@ -180,12 +180,12 @@ class Server:
             answer = Failed(formatted(error, frames), frames)
         self._end_if_forked(0)
         self._waiting.pop(number, None)
-        self._pipe.send(message_of(answer, number), None)
+        self._pipe.send(message_of(answer, number))
 
     def _cancel(self, number: int) -> None:
         if number in self._waiting:
             self._waiting.pop(number).cancel()
-        self._pipe.send(message_of(Cancelled(), number), None)
+        self._pipe.send(message_of(Cancelled(), number))
 
     def _until_readable(self) -> None:
         """Lets the calls go on until another message comes."""
