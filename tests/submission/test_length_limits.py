@@ -40,7 +40,7 @@ def limits(tmp_path_factory: pytest.TempPathFactory) -> PromptLimits:
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(texts=st.lists(st.text(max_size=20), min_size=1, max_size=8))
 def test_the_quick_bound_never_differs_from_counting(limits: PromptLimits, texts: list[str]) -> None:
     counted = [(place, len(limits.tokenizer.encode(text))) for place, text in enumerate(texts)]
