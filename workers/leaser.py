@@ -7,7 +7,8 @@ Generation goes on meanwhile.
 - A task whose prompt or partial rollout cannot be read loses an attempt, with the reason, whatever error that is. Only
   the error of a service, or a wait past its deadline, ends the thread.
 - If the worker holds no task and is offered none for `rollout.idle_deadline_s`, while no learner is heard, an error
-  says what it waited for. A learner that is heard and stands still is waited for `STILL` times as long.
+  says what it waited for. A learner that is heard and stands still is waited for `STILL` times as long. A worker that
+  is suspended waits as long for its reinstatement.
 """
 
 import logging
@@ -78,7 +79,8 @@ class TaskLeaser(threading.Thread):
         self._wanted = threading.Event()
         self._error: Exception | None = None
         self._closed = False
-        self._suspended = False
+        self._suspended_s: float | None = None
+        """Since when the learner lets this worker lease nothing; None: it may lease."""
         self._learner: tuple[Version, Published | None] | None = None
         """The learner's version and the newest weights, as of the last lease that found no task."""
         self._moved_s = time.monotonic()
@@ -156,12 +158,13 @@ class TaskLeaser(threading.Thread):
 
     def _tell_suspension(self, why: str) -> None:
         """Says once that the learner lets this worker lease nothing, or lets it lease again."""
-        if why and not self._suspended:
+        if why and self._suspended_s is None:
+            self._suspended_s = time.monotonic()
             fix = f"mend what is broken here, then `echo-queue reinstate CONFIG {self._worker}`"
             log.error("the learner has suspended this worker: %s\n  → %s", why, fix)
-        elif self._suspended and not why:
+        elif not why and self._suspended_s is not None:
+            self._suspended_s = None
             log.info("this worker may lease again")
-        self._suspended = bool(why)
 
     def _assign(self, task: Task, lease: Lease) -> Assignment | None:
         """Reads the task's prompt and partial rollout; fails the task and returns None if they cannot be read."""
@@ -195,7 +198,8 @@ class TaskLeaser(threading.Thread):
     def _wait_for_offer(self, lease: Lease) -> None:
         """Waits until a task may have come.
 
-        Raises `IdleError` if no learner is heard for too long, or, in a run that is not kept open, none moves.
+        Raises `IdleError` if no learner is heard for too long, or, in a run that is not kept open, none moves; or if
+        nobody reinstates this worker.
         """
         learner, deadline_s = (lease.learner_version, lease.published), self._config.rollout.idle_deadline_s
         if learner != self._learner or self._held:
@@ -206,6 +210,11 @@ class TaskLeaser(threading.Thread):
         still_s, silent_s = time.monotonic() - self._moved_s, time.monotonic() - self._heard_s
         if silent_s > deadline_s or (still_s > STILL * deadline_s and not self._config.run.keep_open):
             self._give_up(lease, still_s)
+        if self._suspended_s is not None and time.monotonic() - self._suspended_s > deadline_s:
+            fix = "mend what is broken here, and start the worker under another name, or reinstate it before"
+            raise IdleError(
+                Problem("tasks", f"this worker is suspended for {deadline_s:.0f} s: {lease.suspended}", fix)
+            )
         if self._queue.wait_for_work(self._worker, min(LOOK_S, deadline_s)):
             self._note_move()
 

@@ -292,7 +292,7 @@ class Rollout(Section):
     idle_deadline_s: Seconds = 900.0
     """Longest wait of a worker for a task while no learner is heard. It then ends with exit code 4, so that its
     machine can be given back. A learner that is heard and stands still is waited for four times as long: one that
-    loads its model is heard, but hangs if that lasts longer."""
+    loads its model is heard, but hangs if that lasts longer. A suspended worker ends after this wait as well."""
     preemption: Preemption = Preemption()
     http: Http = Http()
 

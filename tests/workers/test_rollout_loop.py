@@ -318,6 +318,29 @@ def test_a_worker_waits_four_times_as_long_for_a_learner_that_is_heard(harness: 
 
 
 @pytest.mark.slow
+def test_a_suspended_worker_that_nobody_reinstates_ends_although_the_learner_moves(
+    harness: Begin, folder: Path
+) -> None:
+    run = harness(rollout={"idle_deadline_s": 1.0})
+    run.begin(QUESTIONS[:1], tensors_of(folder), wanted=ANSWER)
+    run.worker("w1")
+    run.drain(1)
+    run.queue.suspend(run.lineage, "w1", "its last 8 groups were bad")
+    version = 0
+
+    def ended() -> bool:
+        nonlocal version
+        version += 1
+        run.queue.advance(run.lineage, version, 0, 1.0)
+        run.queue.reclaim()
+        return bool(run.errors)
+
+    wait_until(ended, "the end of the worker")
+    (error,) = run.errors
+    assert isinstance(error, IdleError) and "is suspended for 1 s: its last 8 groups were bad" in str(error)
+
+
+@pytest.mark.slow
 def test_weights_that_cannot_be_fetched_leave_the_old_ones_serving(harness: Begin, folder: Path) -> None:
     run = harness(queue={"stall_deadline_s": 10.0}, staleness={"s": 1})
     run.begin(QUESTIONS * 2, tensors_of(folder), wanted=ANSWER)
