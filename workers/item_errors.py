@@ -17,15 +17,13 @@ def is_of_item(error: Exception) -> bool:
     return not isinstance(error, EchoQueueError) or isinstance(error, CodecError | PromptError)
 
 
-def at_once(
-    send: Callable[[Sequence[T]], object], items: Sequence[T], failed: Callable[[T, Exception], object]
-) -> None:
-    """Calls `send` with all items; one by one if one of them makes it raise, and `failed` with each that does.
+def at_once(act: Callable[[Sequence[T]], object], items: Sequence[T], failed: Callable[[T, Exception], object]) -> None:
+    """Calls `act` with all items; one by one if one of them makes it raise, and `failed` with each that does.
 
-    Raises any other error of `send`.
+    Raises any other error of `act`.
     """
     try:
-        send(items)
+        act(items)
     except Exception as error:
         if not is_of_item(error):
             raise
@@ -33,4 +31,4 @@ def at_once(
             failed(items[0], error)
             return
         for item in items:
-            at_once(send, [item], failed)
+            at_once(act, [item], failed)
