@@ -22,7 +22,8 @@ times the CPU time of the work itself."""
 def pytest_configure() -> None:
     """Draws the session's seed before pytest-xdist starts its workers, which inherit the environment.
 
-    So do all processes that tests start: they compute with one thread unless told otherwise.
+    So do all processes that tests start: they compute with one thread unless told otherwise, and hear SIGHUP although
+    `nohup` ignores it.
     The garbage collector rests while the tests are imported: next to nothing of that is garbage.
     """
     session_seed()
@@ -30,6 +31,7 @@ def pytest_configure() -> None:
     logging.getLogger(outage_log.__name__).propagate = False
     for variable in ONE_THREAD:
         os.environ.setdefault(variable, "1")
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     gc.disable()
 
 
