@@ -139,7 +139,7 @@ def controller(directory: Path, config: Config, name: str) -> int:
     from tests.faults.storm.forked_roles import launch_machine
 
     fleet.hasten(partial(launch_machine, directory))
-    control(directory / "run.toml", directory / fleet.FILE, act=True)
+    control(directory / "run.toml", directory / fleet.FILE, act=True, as_json=True)
     return 0
 
 
