@@ -15,9 +15,13 @@ def append(file: Path, row: object) -> None:
     """
     import orjson
 
-    line = orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+    append_line(file, orjson.dumps(row))
+
+
+def append_line(file: Path, line: bytes) -> None:
+    """Appends a line, which is on the disk when this returns."""
     with file.open("ab", buffering=0) as rows:
-        rows.write(line)
+        rows.write(line + b"\n")
         os.fsync(rows.fileno())
 
 

@@ -14,7 +14,6 @@ at the end for the other processes.
 """
 
 import argparse
-import os
 import sys
 import tempfile
 import time
@@ -27,14 +26,15 @@ from benchmarks import slow_rewards
 from benchmarks.rows import Rows
 from benchmarks.slow_rewards import JUDGE_S, TOOL_S, compute
 from benchmarks.verdict import conclude
+from echo_queue.config import Environment
 from tests.workers.small import save_model
 from tests.workers.stage import Stage, generated, stage
 from tests.workers.worker_harness import WorkerHarness
 from workers.environments.keeper import descendants
+from workers.environments.scorer import most_processes
 
 GROUPS, SAMPLES, TURNS, COMPUTE_S = 8, 8, 3, 0.2
-PROCESSES = max(2, os.cpu_count() or 1)
-"""The default of `environment.processes`."""
+PROCESSES = most_processes(Environment())
 ONE_AT_A_TIME = {"processes": 1, "concurrent_calls": 1}
 TARGET_SHARE = 0.9
 

@@ -5,6 +5,7 @@ from typing import TypeVar
 
 from echo_queue.errors import EchoQueueError, PromptError
 from echo_queue.records.group_codec import CodecError
+from echo_queue.submission.shards import BadShard
 
 T = TypeVar("T")
 
@@ -14,7 +15,7 @@ def is_of_item(error: Exception) -> bool:
 
     Errors that nobody raised on purpose come from what the item holds, too: its text, its tokens or its columns.
     """
-    return not isinstance(error, EchoQueueError) or isinstance(error, CodecError | PromptError)
+    return not isinstance(error, EchoQueueError) or isinstance(error, BadShard | CodecError | PromptError)
 
 
 def at_once(act: Callable[[Sequence[T]], object], items: Sequence[T], failed: Callable[[T, Exception], object]) -> None:

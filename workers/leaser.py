@@ -22,7 +22,7 @@ from echo_queue.errors import EchoQueueError, IdleError, Problem
 from echo_queue.queue import Lease, WorkerQueue, diagnosis
 from echo_queue.queue.reasons import in_one_line
 from echo_queue.records import NOTHING, Published, Task, Version
-from echo_queue.submission.shards import BadShard, ShardReader
+from echo_queue.submission.shards import ShardReader
 from workers.assignment import Assignment
 from workers.environments.tracebacks import formatted
 from workers.held_leases import HeldLeases
@@ -171,7 +171,7 @@ class TaskLeaser(threading.Thread):
         try:
             return self._read(task, lease)
         except Exception as error:
-            if not (isinstance(error, BadShard) or is_of_item(error)):
+            if not is_of_item(error):
                 raise
             reason = str(error) if isinstance(error, EchoQueueError) else formatted(error)
             log.warning("task %s failed, attempt %d: %s", task.id, task.attempt + 1, in_one_line(reason))

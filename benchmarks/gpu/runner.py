@@ -5,7 +5,7 @@
 - A step ends with all processes that it started, whatever sessions they made.
 - A step that the machine has no room or time for is skipped, and a sentence says what was missing.
 
-It needs nothing but Python, so that it can say what else is missing.
+It needs nothing but Python and this checkout, so that it can say what else is missing.
 """
 
 import json
@@ -17,10 +17,13 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from benchmarks.rows import append_line
+from echo_queue.launch.process_stat import processes_with
 
 GB = 1e9
 LEAST_S = 10.0
@@ -129,10 +132,7 @@ class Runner:
 
     def _note(self, step: Step, state: str, **more: object) -> None:
         print(f"── {step.name}: {state}" + "".join(f", {value}" for value in more.values() if value), flush=True)
-        line = json.dumps({"step": step.name, "state": state, "time": time.time(), **more}) + "\n"
-        with self.rows.open("ab", buffering=0) as rows:
-            rows.write(line.encode())
-            os.fsync(rows.fileno())
+        append_line(self.rows, json.dumps({"step": step.name, "state": state, "time": time.time(), **more}).encode())
 
 
 def missing(step: Step, left_s: float) -> str:
@@ -167,17 +167,9 @@ def reason(told: str, code: int) -> str:
 def kill(mark: str) -> list[int]:
     """Kills all processes of a step. Returns those that the kernel still holds at the deadline."""
     give_up = time.monotonic() + KILL_DEADLINE_S
-    while (found := list(_marked(mark))) and time.monotonic() < give_up:
+    while (found := list(processes_with(MARK, mark))) and time.monotonic() < give_up:
         for pid in found:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)
     return found
-
-
-def _marked(mark: str) -> Iterator[int]:
-    wanted = f"{MARK}={mark}".encode()
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended, or is another user's
-            if wanted in (folder / "environ").read_bytes().split(b"\0"):
-                yield int(folder.name)

@@ -31,10 +31,6 @@ from echo_queue.weights.retention import doomed, remove
 from echo_queue.weights.signatures import SignatureVerifier, key_id
 
 
-class PrunedError(ServiceError):
-    """A version is not stored. The learner may prune one while it is read."""
-
-
 @dataclass(frozen=True)
 class StoredWeights:
     """The run's store and queue, as one role connects to them."""
@@ -77,7 +73,7 @@ class StoredWeights:
 
     @contextmanager
     def reading(self, version: Version) -> Iterator[None]:
-        """Raises `PrunedError` in place of an error that a version makes which is not stored (any more)."""
+        """Raises the error of `require` in place of one that a version makes which is not stored (any more)."""
         try:
             yield
         except ServiceError:
@@ -85,11 +81,11 @@ class StoredWeights:
             raise
 
     def require(self, version: Version) -> Entry:
-        """Returns what is stored of a published version. Raises `PrunedError` if it is not stored."""
+        """Returns what is stored of a version. Raises `ServiceError` if nothing is: it may be pruned meanwhile."""
         entry = catalogue(self.store, version.lineage).get(version)
         if entry is None or not entry.manifest:
             what = f"version {version} is not stored: it was pruned, perhaps just now, or never published"
-            raise PrunedError(Problem("weights", what, "choose one that `echo-queue weights ls CONFIG` lists"))
+            raise ServiceError(Problem("weights", what, "choose one that `echo-queue weights ls CONFIG` lists"))
         return entry
 
     def _verifier(self) -> SignatureVerifier:

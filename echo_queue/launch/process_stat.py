@@ -1,5 +1,7 @@
-"""A process of this machine as the kernel tells of it in /proc/PID/stat (proc_pid_stat(5)). Linux alone."""
+"""Processes of this machine as the kernel tells of them in /proc (proc(5)). Linux alone."""
 
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,7 +10,7 @@ ENDED = "ZX"
 
 
 class ProcessStat(NamedTuple):
-    """A process: the name it gave itself, the letter of its state, and its parent's id.
+    """A process as /proc/PID/stat has it: the name it gave itself, the letter of its state, and its parent's id.
 
     `user_ticks`, `system_ticks`: the CPU time that it has used. `started_ticks`: when it was started, since boot.
     """
@@ -30,3 +32,12 @@ def process_stat(pid: int) -> ProcessStat | None:
     fields = after.split()  # from the third field on
     name, state, parent = before.partition("(")[2], fields[0], int(fields[1])
     return ProcessStat(name, state, parent, int(fields[11]), int(fields[12]), int(fields[19]))
+
+
+def processes_with(variable: str, value: str) -> Iterator[int]:
+    """Yields the ids of the living processes that began with this environment variable, whoever started them."""
+    wanted = f"{variable}={value}".encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended, or is another user's
+            if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                yield int(folder.name)

@@ -48,12 +48,17 @@ LOOK_S = 0.1
 """The time between two looks at deadlines."""
 
 
+def most_processes(config: EnvironmentConfig) -> int:
+    """Returns the most processes that an environment has on this machine."""
+    return config.processes or max(2, os.cpu_count() or 1)
+
+
 class Scorer:
     def __init__(self, config: EnvironmentConfig) -> None:
         """Starts the first process, without waiting for it."""
         self._config = config
         self.interactive = config.kind in INTERACTIVE
-        self._most = config.processes or max(2, os.cpu_count() or 1)
+        self._most = most_processes(config)
         self._waiting: list[Call] = []
         self._ended: list[Call] = []
         self._homes: OrderedDict[Hashable, EnvironmentProcess] = OrderedDict()

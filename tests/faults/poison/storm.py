@@ -24,6 +24,7 @@ from echo_queue.config import toml_text
 from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import DONE, HOPELESS, EchoQueueError
+from echo_queue.launch.process_stat import processes_with
 from echo_queue.queue import PromptSet, Status, SubmitterQueue
 from echo_queue.queue.reasons import in_one_line
 from echo_queue.queue.types import DeadTask
@@ -207,7 +208,7 @@ class PoisonStorm:
     def _left_behind(self) -> int:
         """Returns the number of processes that outlive the run."""
         give_up = time.monotonic() + GONE_S
-        while (left := marked(self._mark)) and time.monotonic() < give_up:
+        while (left := list(processes_with(MARK, self._mark))) and time.monotonic() < give_up:
             time.sleep(POLL_S)
         for pid in left:
             with suppress(ProcessLookupError):
@@ -222,16 +223,6 @@ class PoisonStorm:
 
 STARTED = r"^── "
 """The line that the supervisor writes into a role's log each time that it starts the role."""
-
-
-def marked(mark: str) -> list[int]:
-    """Returns the ids of the living processes whose environment has the mark."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError):
-            if entry.name.isdigit() and f"{MARK}={mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-    return found
 
 
 def rules(directory: Path, base: Path, kind: str) -> dict[str, dict[str, object]]:
