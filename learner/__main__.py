@@ -22,6 +22,7 @@ from echo_queue.launch.signals import set_on_signals
 from echo_queue.launch.streams import always_writable
 from echo_queue.queue import Monitor
 from echo_queue.queue.dead_causes import check_end
+from learner.allocator import grow_segments
 from learner.ranks import launcher
 from learner.ranks.place import ALONE, Place
 
@@ -54,9 +55,7 @@ def _train(config: Config, place: Place) -> int:
     if place.launched:
         launcher.end_with_launcher()
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it logs each wait for a message that runs out
-    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # the older name, which torch heeds too
-        # Micro-batches differ in length, so that blocks of fixed sizes leave holes on a GPU that is nearly full.
-        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    grow_segments(os.environ)
     with collection.paused():
         # Imported only now: torch takes seconds.
         spare_scipy()

@@ -1,4 +1,4 @@
-"""All that a GPU is wanted for, in less than ten minutes: what it can do, what is right, what is fast, and a real run.
+"""Finds out in less than ten minutes what a GPU can do, what is right and what is fast on it, and makes a real run.
 
     python -m benchmarks.gpu --wheels wheels            # on a machine with a network: fetch what must travel
     python -m benchmarks.gpu --with wheels              # on the machine with the GPU, in a bare checkout
@@ -20,6 +20,7 @@ from pathlib import Path
 from benchmarks.gpu import wheels
 from benchmarks.gpu.runner import Runner, card
 from benchmarks.gpu.steps import steps
+from learner.allocator import grow_segments
 
 ROOT = Path(__file__).parents[2]
 SLOWER = 10.0
@@ -38,7 +39,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that a step ends with this process
     with tempfile.TemporaryDirectory() as site:
         environ = _with(options.packages, Path(site)) if options.packages else {**os.environ}
-        environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+        grow_segments(environ)
         environ.setdefault("HF_HUB_OFFLINE", "1")
         environ["PYTHONDONTWRITEBYTECODE"] = ""  # some twenty processes import the same
         slower = SLOWER if options.fake else 1.0

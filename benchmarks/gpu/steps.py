@@ -70,7 +70,7 @@ def _command(module: str, *words: str, fake: bool) -> Sequence[str]:
 
 
 def machine(fake: bool) -> Iterator[Row]:
-    """What is here, and how long it takes to import the learner and to compile the codec."""
+    """Tells what is here, and how long it takes to import the learner and to compile the codec."""
     import torch
 
     names = ("torch", "transformers", "numpy", "numba")
@@ -89,7 +89,7 @@ def machine(fake: bool) -> Iterator[Row]:
 
 
 def ceilings(fake: bool) -> Iterator[Row]:
-    """What the device does at most: products and attention in TFLOP/s, copies in GB/s, launches in microseconds."""
+    """Measures what the device does at most: TFLOP/s of products and attention, GB/s of copies, time of a launch."""
     import torch
 
     from benchmarks.learner import rates
@@ -119,12 +119,12 @@ def ceilings(fake: bool) -> Iterator[Row]:
 
 
 def right(fake: bool) -> Iterator[Row]:
-    """The tests that need a GPU, but for those of `bits`."""
+    """Runs the tests that need a GPU, but for those of `bits`."""
     yield from _tested("not bit_for_bit")
 
 
 def bits(fake: bool) -> Iterator[Row]:
-    """With `learner.deterministic` a restored policy goes on bit for bit, in six processes."""
+    """Tests in six processes that with `learner.deterministic` a restored policy goes on bit for bit."""
     yield from _tested("bit_for_bit")
 
 
@@ -149,7 +149,7 @@ def _tested(which: str) -> Iterator[Row]:
 
 
 def beside(fake: bool) -> Iterator[Row]:
-    """Updates of 0.6B alone, and while versions are published beside them."""
+    """Measures updates of 0.6B alone, and while versions are published beside them."""
     from benchmarks.learner.stages import publisher_to, snapshot_of, temporary_store
     from benchmarks.learner.timing import timed
     from benchmarks.learner.trainers import Ours

@@ -68,7 +68,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Extent:
-    """What is measured of each mix. `ways`: their names, None for all; `stages`: with publication and checkpoint."""
+    """The extent to which a mix is measured. `ways`: their names, None for all; `stages`: publication, checkpoint."""
 
     repeats: int
     rates: Rates | None = None

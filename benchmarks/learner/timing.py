@@ -1,4 +1,4 @@
-"""Seconds of work on a device, all of its kernels included."""
+"""Seconds of work on a device, with all of its kernels or without them."""
 
 import time
 from collections.abc import Callable
@@ -21,6 +21,14 @@ def timed_result(work: Callable[[], T]) -> tuple[float, T]:
     result = work()
     synchronise()
     return time.perf_counter() - began, result
+
+
+def held_up(work: Callable[[], object]) -> float:
+    """Returns the seconds for which the work holds this thread up; the kernels that it began may go on."""
+    synchronise()
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
 
 
 def synchronise() -> None:

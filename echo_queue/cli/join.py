@@ -152,7 +152,8 @@ def _missing(config: Config, home: Home, invitation: Invitation, workers: int | 
     devices = machine.devices(engine, found, cuda)
     number = workers or _usual(devices)
     yield from machine.worker_problems(number, devices)
-    yield from machine.gpu_problems(engine, machine.named(found, devices[:number]), cuda, size)
+    share = config.rollout.gpu_memory_utilization
+    yield from machine.gpu_problems(engine, machine.named(found, devices[:number]), cuda, size, share)
     yield from machine.disk_problems(home.path, size, number)
     yield from machine.peer_port_problems(config, number)
 

@@ -28,8 +28,6 @@ GREETING_S = 2.0
 MIB, GB = 1 << 20, 1e9
 LEAST_DRIVER = {11: 450, 12: 525, 13: 580}
 """CUDA's major version → the oldest driver that all of its minor versions run on (NVIDIA, CUDA Compatibility)."""
-MODEL_SHARE = 0.9
-"""The share of a GPU's memory that vLLM takes by default."""
 MOST_SKEW_MS = 30_000
 """Tokens between workers live a minute, and this much longer for clocks that differ."""
 
@@ -105,8 +103,8 @@ def worker_problems(workers: int, devices: Sequence[str]) -> Iterator[Problem]:
         yield Problem("--workers", what, "leave it out for a worker on each GPU")
 
 
-def gpu_problems(engine: str, found: Sequence[Gpu], cuda: int, model_bytes: int) -> Iterator[Problem]:
-    """Yields why `engine` cannot run on these GPUs. `cuda`: as `torch_cuda`; a worker takes one GPU."""
+def gpu_problems(engine: str, found: Sequence[Gpu], cuda: int, model_bytes: int, share: float) -> Iterator[Problem]:
+    """Yields why `engine` cannot run on these GPUs. `cuda`: as `torch_cuda`; a worker takes `share` of one GPU."""
     if engine == "http" or not cuda:
         return
     if not found and engine == "vllm":
@@ -118,7 +116,7 @@ def gpu_problems(engine: str, found: Sequence[Gpu], cuda: int, model_bytes: int)
         if major.isdecimal() and int(major) < least:
             what = f"{gpu.name} has driver {gpu.driver}, and torch was built for CUDA {cuda}, which needs {least}"
             yield Problem(named, what, "install a newer driver, or a torch for an older CUDA")
-        if model_bytes > MODEL_SHARE * gpu.memory_bytes:
+        if model_bytes > share * gpu.memory_bytes:
             what = f"{gpu.name} has {gpu.memory_bytes / GB:.0f} GB, and the model takes {model_bytes / GB:.0f} GB"
             fix = "take a machine with a larger one, or name the GPUs that suffice in CUDA_VISIBLE_DEVICES"
             yield Problem(named, what, fix)

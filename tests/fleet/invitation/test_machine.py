@@ -39,7 +39,7 @@ def test_the_lines_of_nvidia_smi_are_read() -> None:
     ],
 )
 def test_an_engine_names_the_gpu_that_it_lacks(engine: str, found: str, cuda: int, size: int, words: str) -> None:
-    problems = said(machine.gpu_problems(engine, gpus_of(found), cuda, size))
+    problems = said(machine.gpu_problems(engine, gpus_of(found), cuda, size, 0.9))
     assert words in "\n".join(problems)
     assert bool(problems) == bool(words)
 
@@ -73,8 +73,13 @@ def test_each_gpu_that_is_for_workers_has_one(
 
 
 def test_what_a_gpu_lacks_is_said_of_each() -> None:
-    problems = machine.gpu_problems("vllm", gpus_of(LISTING), 12, 40 * GB)
+    problems = machine.gpu_problems("vllm", gpus_of(LISTING), 12, 40 * GB, 0.9)
     assert [line.partition(":")[0] for line in said(problems)] == ["GPU 0", "GPU 1"]
+
+
+def test_a_model_must_fit_the_share_of_a_gpu_that_a_worker_takes() -> None:
+    for share, fits in ((0.9, True), (0.3, False)):
+        assert (not said(machine.gpu_problems("vllm", gpus_of(LISTING), 12, 8 * GB, share))) is fits
 
 
 def test_a_full_disk_and_a_clock_that_is_wrong_are_named(tmp_path: Path) -> None:
