@@ -53,6 +53,19 @@ def pytest_collection_finish() -> None:
             core.global_force_seed = session_seed()
 
 
+@pytest.fixture(autouse=True)
+def variables_as_they_were() -> Iterator[None]:
+    """Takes back the variables that a test and its fixtures left behind, which the roles of the next test would read.
+
+    Fixtures that each restore what they found leave some behind where they do not end in the reverse order.
+    """
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
+
+
 @pytest.fixture
 def signal_handlers() -> Iterator[None]:
     """Restores the handlers of the signals that roles take, after the test."""

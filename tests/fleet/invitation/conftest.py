@@ -30,7 +30,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InvitingRun]:
 
 
 @pytest.fixture
-def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Say]:
+def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Say:
     """Gives a command of `echo-queue`, in a folder of this test, with the secrets of whoever invites."""
     monkeypatch.chdir(tmp_path)
 
@@ -38,9 +38,9 @@ def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Say]:
         with as_it_was():
             return CliRunner().invoke(app, [str(word) for word in words])
 
-    with as_it_was():
-        os.environ.update(VARIABLES)
-        yield said
+    for name, value in VARIABLES.items():
+        monkeypatch.setenv(name, value)
+    return said
 
 
 @contextmanager
