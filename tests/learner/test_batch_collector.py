@@ -56,7 +56,7 @@ def test_passing_what_is_trained_already_is_no_standstill(queue: Clients, monkey
     harness = QueueHarness(queue, RunRules(s=1, batch=2), prompts=0)
     queue.commit(0, "checkpoint", [f"a/0/{index}" for index in range(TRAINED)])
     harness.submit("a", TRAINED + 1)
-    collector = collector_of(queue, 1.0)
+    collector = collector_of(queue, 3.0)
     with pytest.raises(DeadlineError, match="0 of 2 are in hand"):
         collector.gather(0, threading.Event())
     assert (queue.audit().trained, queue.status().tasks) == (TRAINED, 1)
