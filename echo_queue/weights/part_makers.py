@@ -13,7 +13,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -28,7 +27,7 @@ from echo_queue.weights.delta.format import Piece, seal
 from echo_queue.weights.delta.pairs import HostPair, pair
 from echo_queue.weights.delta.streams import Packed
 from echo_queue.weights.delta.stretches import Stretch
-from echo_queue.weights.gpu_streams import on_stream
+from echo_queue.weights.gpu_lanes import reading
 from echo_queue.weights.layout import Share
 from echo_queue.weights.manifest import Part
 from echo_queue.weights.undo import RecordingPair, Undo
@@ -160,16 +159,17 @@ class PartMaker:
 
     def _coded(self, making: "_RouteMaking", stretch: Stretch) -> Encoded:
         """Coding thread: codes one piece, on the device that has the new version."""
-        order = making.order
-        with making.stream():
-            row = making.share.rows[stretch]
-            codes = on_host(row)
+        order, row = making.order, making.share.rows[stretch]
+        with making.reading() as read:
             if order.base is None:
-                return encode_piece(stretch, None, codes, self._coding)
+                return encode_piece(stretch, None, read(row), self._coding)
             if self._next is None:
+                codes = read(row)
                 return encode_piece(stretch, HostPair(self._before(stretch, order.span), codes), codes, self._coding)
             assert self._kept is not None, "a delta needs a base"
-            versions = RecordingPair(pair(self._kept.rows[stretch].to(row.device), row, codes))
+            base = self._kept.rows[stretch].to(row.device, non_blocking=True)
+            codes = read(row)
+            versions = RecordingPair(pair(base, row, codes))
             encoded = encode_piece(stretch, versions, codes, self._coding)
             if versions.undo is not None:
                 self._recorded[stretch] = versions.undo
@@ -189,7 +189,7 @@ class _RouteMaking:
 
     def __init__(self, share: Share, order: RouteOrder, threads: int) -> None:
         self.share, self.order = share, order
-        self.coding, self.stream = threading.Semaphore(CODING), _stream_of(share)
+        self.coding, self.reading = threading.Semaphore(CODING), reading(share.rows.values())
         self._pieces, self._parts = ThreadPoolExecutor(threads, "piece"), ThreadPoolExecutor(UPLOADS + CODING, "part")
         self._size, self._lock = 0, threading.Lock()
 
@@ -219,16 +219,6 @@ class _RouteMaking:
             self._pieces.shutdown()
 
 
-def _stream_of(share: Share) -> "Callable[[], AbstractContextManager[object]]":
-    """Returns what makes a thread work on the GPU stream of the calling thread, if any row is on a GPU."""
-    row = _gpu_row(share)
-    if row is None:
-        return nullcontext
-    import torch
-
-    return partial(on_stream, torch.cuda.current_stream(row.device))
-
-
 def _on_host(share: Share, before: Share | None) -> Share:
     """Returns the share in host memory; rows from a GPU go into the memory of the share `before`, where they fit."""
     row = _gpu_row(share)
@@ -236,16 +226,17 @@ def _on_host(share: Share, before: Share | None) -> Share:
         return share
     import torch
 
-    rows: dict[Stretch, Tensor] = {}
-    for stretch, new in share.rows.items():
-        if not new.is_cuda:
-            rows[stretch] = new
-            continue
-        room = before.rows.get(stretch) if before is not None else None
-        rows[stretch] = torch.empty(new.shape, dtype=new.dtype, pin_memory=True) if room is None else room
-        rows[stretch].copy_(new, non_blocking=True)
+    from echo_queue.weights.host_memory import rooms_for
+
+    there = {stretch: new for stretch, new in share.rows.items() if new.is_cuda}
+    known = before.rows if before is not None else {}
+    rooms = {stretch: known[stretch] for stretch in there if stretch in known}
+    missing = {stretch: new for stretch, new in there.items() if stretch not in known}
+    rooms |= zip(missing, rooms_for(list(missing.values()), pinned=True), strict=True)
+    for stretch, new in there.items():
+        rooms[stretch].copy_(new, non_blocking=True)
     torch.cuda.current_stream(row.device).synchronize()
-    return replace(share, rows=rows)
+    return replace(share, rows={**share.rows, **rooms})
 
 
 def _gpu_row(share: Share) -> "Tensor | None":

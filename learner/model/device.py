@@ -11,7 +11,7 @@ from torch import Tensor
 
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.weights.gpu_streams import on_stream
-from learner.model.host_memory import fill
+from echo_queue.weights.host_memory import fill
 from learner.ranks.place import ALONE, Place
 
 

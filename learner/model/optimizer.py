@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim.adamw import AdamW, adamw
 
 from echo_queue import config
-from learner.model.host_memory import rooms_for
+from echo_queue.weights.host_memory import rooms_for
 from learner.model.sharding import local
 
 STEP, FIRST, SECOND = MOMENTS = "step", "exp_avg", "exp_avg_sq"

@@ -13,8 +13,8 @@ from torch.distributed.tensor import DTensor
 
 from echo_queue.weights.delta.codes import flat
 from echo_queue.weights.delta.stretches import Stretch
+from echo_queue.weights.host_memory import fill, rooms_for
 from echo_queue.weights.layout import Layout, Share
-from learner.model.host_memory import fill, rooms_for
 from learner.model.sharding import local, rounded_type
 from learner.ranks.team import Team
 

@@ -22,8 +22,8 @@ from torch import Tensor
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import DeadlineError, Problem
 from echo_queue.records import Version
+from echo_queue.weights.host_memory import rooms_for
 from learner.model.device import copy_beside
-from learner.model.host_memory import rooms_for
 from learner.model.pieces import Piece
 from learner.ranks.team import Team
 from learner.recovery import checkpoint

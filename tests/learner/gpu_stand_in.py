@@ -1,4 +1,4 @@
-"""A GPU that is not there: what is copied on its side stream is copied late, when something waits for it.
+"""A GPU that is not there: what is copied on a stream of its own is copied late, when something waits for it.
 
 So whoever forgets to wait finds that the copy has missed what it was to hold.
 """
@@ -12,15 +12,22 @@ import pytest
 import torch
 from torch import Tensor
 
+from echo_queue.weights import gpu_lanes
 from learner.model import device
 
 GPU = torch.device("cuda", 0)
 
 
+class Current(threading.local):
+    """The stream that each thread works on; None: the training loop's, which is never behind."""
+
+    stream: "StandInStream | None" = None
+
+
 class StandInStream:
     """A stream that does what it was given only once an event behind it is waited for."""
 
-    current: "StandInStream | None" = None
+    current = Current()
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -35,16 +42,16 @@ class StandInStream:
 
     def synchronize(self) -> None:
         with self._turn:
-            for action in self._given:
-                action()
-            self._given.clear()
+            while self._given:
+                self._given.pop(0)()
 
 
 class StandInEvent:
     device = GPU
+    _stream: StandInStream | None = None
 
-    def record(self) -> None:
-        self._stream = StandInStream.current
+    def record(self, stream: StandInStream | None = None) -> None:
+        self._stream = stream or StandInStream.current.stream
 
     def synchronize(self) -> None:
         if self._stream is not None:
@@ -61,13 +68,14 @@ class OnGpu(Tensor):
         return Tensor._make_subclass(cls, tensor.detach())
 
     def record_stream(self, stream: Any) -> None:
-        assert stream is StandInStream.current, "memory that the copy reads must be kept for its stream"
+        assert stream is StandInStream.current.stream, "memory that the copy reads must be kept for its stream"
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
-        if function is Tensor.copy_ and StandInStream.current is not None:
+        stream = StandInStream.current.stream
+        if function is Tensor.copy_ and stream is not None:
             room, source = (one.as_subclass(Tensor) for one in arguments[:2])
-            StandInStream.current.give(lambda: room.copy_(source))
+            stream.give(lambda: room.copy_(source))
             return room
         return super().__torch_function__(function, types, arguments, options or {})  # type: ignore[no-untyped-call]
 
@@ -79,9 +87,11 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     @contextmanager
     def on(stream: StandInStream) -> Iterator[None]:
-        before, StandInStream.current = StandInStream.current, stream
-        yield
-        StandInStream.current = before
+        before, StandInStream.current.stream = StandInStream.current.stream, stream
+        try:
+            yield
+        finally:
+            StandInStream.current.stream = before
 
     @contextmanager
     def on_device(_device: object) -> Iterator[None]:
@@ -92,8 +102,10 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     for name, value in (("Stream", StandInStream), ("Event", StandInEvent), ("stream", on), ("device", on_device)):
         monkeypatch.setattr(torch.cuda, name, value)
-    monkeypatch.setattr(torch.cuda, "current_stream", StandInStream)  # the training loop's, which is never behind
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda gpu: StandInStream.current.stream or StandInStream(gpu))
     monkeypatch.setattr(torch, "empty", unpinned)
-    device._side_stream.cache_clear()
+    for made in (device._side_stream, gpu_lanes._lanes):
+        made.cache_clear()
     yield
-    device._side_stream.cache_clear()
+    for made in (device._side_stream, gpu_lanes._lanes):
+        made.cache_clear()

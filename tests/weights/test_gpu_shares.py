@@ -1,6 +1,5 @@
 """A share whose rows lie on a GPU in part, as those of LoRA do. The GPU is a stand-in."""
 
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -28,15 +27,15 @@ class Stream:
 
 
 @pytest.fixture
-def pinned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """The shapes for which pinned memory was taken."""
-    found: list[tuple[int, ...]] = []
+def pinned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes for which pinned memory was taken."""
+    found = list[int]()
     empty = torch.empty
 
-    def taken(shape: tuple[int, ...], *, pin_memory: bool = False, **options: Any) -> Tensor:
+    def taken(size: int, *, pin_memory: bool = False, **options: Any) -> Tensor:
         if pin_memory:
-            found.append(tuple(shape))
-        return empty(shape, **options)
+            found.append(size)
+        return empty(size, **options)
 
     monkeypatch.setattr(torch, "empty", taken)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: Stream())
@@ -54,7 +53,7 @@ def plain(share: Share) -> list[Tensor]:
     return [row.as_subclass(Tensor) for row in share.rows.values()]
 
 
-def test_rows_of_a_gpu_go_into_pinned_memory_that_is_used_again(pinned: list[tuple[int, ...]]) -> None:
+def test_rows_of_a_gpu_go_into_pinned_memory_that_is_used_again(pinned: list[int]) -> None:
     before, Stream.waits = None, 0
     for value in (1.0, 2.0):
         share = adapters(value)
@@ -64,12 +63,19 @@ def test_rows_of_a_gpu_go_into_pinned_memory_that_is_used_again(pinned: list[tup
         if before is not None:
             assert plain(kept)[1].data_ptr() == plain(before)[1].data_ptr()
         before = kept
-    assert pinned == [(6,)]
+    assert len(pinned) == 1
     assert Stream.waits == 2
 
 
-def test_threads_work_on_the_stream_of_the_rows_that_are_on_a_gpu(pinned: list[tuple[int, ...]]) -> None:
-    assert part_makers._stream_of(adapters(1.0)) is not nullcontext
+def test_a_share_of_many_pieces_takes_few_pieces_of_pinned_memory(pinned: list[int]) -> None:
+    whole = Share.whole({str(number): torch.full((512,), float(number)) for number in range(200)}, "float32", 1 << 20)
+    share = Share(whole.layout, {one: row.as_subclass(OnGpu) for one, row in whole.rows.items()})
+    kept = part_makers._on_host(share, None)
+    assert all(torch.equal(row, now) for row, now in zip(plain(kept), plain(share), strict=True))
+    assert len(pinned) <= 20
+    assert part_makers._on_host(share, kept).rows == kept.rows
+
+
+def test_a_share_on_the_cpu_is_kept_as_it_is() -> None:
     on_cpu = Share.whole({"a": torch.zeros(6)}, "float32", 1 << 20)
-    assert part_makers._stream_of(on_cpu) is nullcontext
     assert part_makers._on_host(on_cpu, None) is on_cpu

@@ -79,7 +79,7 @@ class DevicePair:
         if len(places) > limit:
             return None
         differing = self._new[places] - self._base[places]
-        return places.cpu().numpy().astype(np.uint32), on_host(differing)
+        return on_host(places.int()), on_host(differing)
 
     def differences(self) -> Codes:
         return on_host(self._new - self._base)
@@ -96,7 +96,7 @@ class DevicePair:
         chosen = torch.from_numpy(positions.astype(np.int64)).to(keys.device)
         changed = keys[chosen]
         own = ranks[chosen] - starts[changed.long()]
-        return classes.in_class_order(on_host(changed), own.cpu().numpy().astype(np.uint32), differences)
+        return classes.in_class_order(on_host(changed), on_host(own.int()), differences)
 
 
 @compiled

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from learner.model.host_memory import ALIGNMENT, SLAB_BYTES, fill, plan, rooms_for
+from echo_queue.weights.host_memory import ALIGNMENT, SLAB_BYTES, fill, plan, rooms_for
 
 MASTER_AND_MOMENTS, LAYERS = 3, 36
 QWEN3_8B = [
