@@ -1,9 +1,11 @@
 """Prepares tensors for a version and checks those read from one: unties them, and digests them."""
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from echo_queue.weights.delta.codes import DTYPES, dtype_name, flat, on_host
+from echo_queue.weights.delta.codes import DTYPES, dtype_name, flat
+from echo_queue.weights.gpu_lanes import reading
 from echo_queue.weights.manifest import PIECE_BYTES, Manifest, TensorInfo, digest, tensor_digest
 
 if TYPE_CHECKING:
@@ -48,14 +50,23 @@ def _fits(tensor: "Tensor", info: TensorInfo) -> bool:
     return (dtype_name(tensor), tuple(tensor.shape)) == (info.dtype, info.shape)
 
 
-def digest_of(tensor: "Tensor") -> str:
-    """Returns a tensor's digest as the manifest names it (`TensorInfo.digest`)."""
+def digest_of(tensor: "Tensor", threads: int = 1) -> str:
+    """Returns a tensor's digest as the manifest names it (`TensorInfo.digest`), computed by so many threads."""
     row = flat(tensor)
     step = PIECE_BYTES // row.element_size()
-    pieces = range(0, max(1, len(row)), step)
-    return tensor_digest(digest(on_host(row[start : start + step]).view("u1").data) for start in pieces)
+    pieces = [row[start : start + step] for start in range(0, max(1, len(row)), step)]
+    lend = reading(pieces[:1])
+
+    def digests(piece: "Tensor") -> str:
+        with lend() as read:
+            return digest(read(piece).view("u1").data)
+
+    if min(threads, len(pieces)) == 1:
+        return tensor_digest(map(digests, pieces))
+    with ThreadPoolExecutor(threads, "digesting") as pool:
+        return tensor_digest(pool.map(digests, pieces))
 
 
-def matches(tensor: "Tensor", info: TensorInfo) -> bool:
+def matches(tensor: "Tensor", info: TensorInfo, threads: int = 1) -> bool:
     """Returns whether the tensor is, byte for byte, the one that the manifest describes."""
-    return digest_of(tensor) == info.digest
+    return digest_of(tensor, threads) == info.digest

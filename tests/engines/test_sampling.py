@@ -4,12 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from tests.engines import reference
 from tests.engines.asking import ask, prompt, run
 from tests.engines.conftest import MAX_PROMPT, Opener
 from tests.engines.models import LONGEST, STOP, VOCABULARY, open_model, save_model
 from workers.engines import SampleKey
+from workers.engines.draw import to_lists
 
 DRAWS = 2_000
 
@@ -113,3 +115,10 @@ def chi_square(counts: np.ndarray, probabilities: np.ndarray) -> float:
     awaited = np.append(expected[common], max(expected[~common].sum(), 1e-9))
     degrees = len(seen) - 1
     return float((((seen - awaited) ** 2 / awaited).sum() - degrees) / np.sqrt(2 * degrees))
+
+
+def test_tokens_and_their_log_probabilities_are_read_together_and_exactly() -> None:
+    tokens = torch.tensor([0, 1, 151_935, 2**31 - 1])
+    logprobs = torch.tensor([-0.1, -1e-30, -17.3, 0.0])
+    assert to_lists(tokens, logprobs) == (tokens.tolist(), logprobs.tolist())
+    assert all(type(token) is int for token in to_lists(tokens, logprobs)[0])

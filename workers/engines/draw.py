@@ -29,6 +29,12 @@ def draw(logits: Tensor, uniform: Tensor, temperature: float, top_p: float) -> t
     return tokens, logprobs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
 
 
+def to_lists(tokens: Tensor, logprobs: Tensor) -> tuple[list[int], list[float]]:
+    """Returns what `draw` returned [R] as lists, read by one copy: a GPU is waited for once. float64 holds both."""
+    read, of_them = torch.stack([tokens.double(), logprobs.double()]).tolist()
+    return [int(token) for token in read], of_them
+
+
 def nucleus_(probabilities: Tensor, top_p: float) -> Tensor:
     """Keeps, in each row in descending order [R, V], the smallest set whose mass reaches top_p (Holtzman et al. 2020);
     sets the others to 0. In place."""

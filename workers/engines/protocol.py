@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     from echo_queue.weights.manifest import TensorInfo
 
+PROBE_THREADS = 4
+"""The threads that read and digest one large tensor when a swap is probed, while generation pauses."""
+
 
 @dataclass(frozen=True)
 class Sampling:

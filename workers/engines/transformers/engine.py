@@ -24,7 +24,8 @@ from echo_queue.weights.manifest import TensorInfo
 from echo_queue.weights.tensors import matches
 from workers.engines import model_folder
 from workers.engines.draw import draw
-from workers.engines.protocol import SampleKey, SampleRequest, Sampling, check
+from workers.engines.gpu_copies import GpuCopies
+from workers.engines.protocol import PROBE_THREADS, SampleKey, SampleRequest, Sampling, check
 from workers.engines.transformers import attention
 from workers.engines.transformers.kv_cache import KeysValues, KVCache
 from workers.engines.transformers.qwen3_step import Qwen3Step
@@ -61,6 +62,7 @@ class TransformersEngine:
         attention.use(self._model)
         self._model.config.output_router_logits = False  # only a loss of pre-training needs them
         self._forward = Qwen3Step(self._model, longest) if qwen3_applies(self._model) else self._plain_forward
+        self._copies = GpuCopies()
         self._sampling = sampling
         stop_tokens = {*sampling.stop_tokens, *model_folder.stop_tokens(model)}
         self._stop_tokens = torch.tensor(sorted(stop_tokens), dtype=torch.long, device=self._device)
@@ -108,10 +110,12 @@ class TransformersEngine:
         problems = list(model_folder.misfits(parameters, tensors, version, self._served))
         if problems:
             raise ConfigError(*problems)
-        distinct = {id(parameters[name]): name for name in tensors}
+        pairs = {id(parameters[name]): (parameters[name], tensor) for name, tensor in tensors.items()}.values()
+        self._copies.copy([pair for pair in pairs if pair[0].is_cuda])
         with torch.no_grad():
-            for name in distinct.values():  # one at a time, so that nothing is staged on the device
-                parameters[name].copy_(tensors[name])
+            for parameter, tensor in pairs:
+                if not parameter.is_cuda:
+                    parameter.copy_(tensor)
         self.version = version
         self._rows.serve(version.number)
 
@@ -120,7 +124,7 @@ class TransformersEngine:
         return weight.detach().to(self._served if weight.is_floating_point() else weight.dtype)
 
     def holds(self, info: TensorInfo) -> bool:
-        return matches(self.weight(info.name), info)
+        return matches(self.weight(info.name), info, PROBE_THREADS)
 
     def close(self) -> None:
         self._waiting = []

@@ -11,8 +11,9 @@ from echo_queue.records import Finish, PartialSample, Version
 from echo_queue.weights.manifest import TensorInfo
 from echo_queue.weights.tensors import matches
 from workers.engines.draw import uniforms
+from workers.engines.gpu_copies import GpuCopies
 from workers.engines.model_folder import misfits, open_model, stop_tokens, too_short
-from workers.engines.protocol import SampleKey, SampleRequest, Sampling, check
+from workers.engines.protocol import PROBE_THREADS, SampleKey, SampleRequest, Sampling, check
 from workers.engines.running_sample import RunningSample
 from workers.engines.vllm.layout import renew, views
 from workers.engines.vllm.metrics_endpoint import MetricsEndpoint
@@ -55,6 +56,7 @@ class VllmEngine:
         except ConfigError:
             self._vllm.engine_core.shutdown()
             raise
+        self._copies = GpuCopies()
         self._numbers = count()
         self._loads = 0
         self._by_key: dict[SampleKey, _VllmSample] = {}
@@ -98,14 +100,14 @@ class VllmEngine:
         if problems:
             raise ConfigError(*problems)
         self._loads += 1
-        renew(self._weights, tensors)
+        renew(self._weights, tensors, self._copies)
         self.version = version
 
     def weight(self, name: str) -> Tensor:
         return self._weights[name]
 
     def holds(self, info: TensorInfo) -> bool:
-        return matches(self.weight(info.name), info)
+        return matches(self.weight(info.name), info, PROBE_THREADS)
 
     def close(self) -> None:
         self._weights.clear()

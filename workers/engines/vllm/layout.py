@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from echo_queue.errors import ConfigError, Problem
+from workers.engines.gpu_copies import GpuCopies
 
 BLOCK_ROWS = 256
 
@@ -41,12 +42,12 @@ def views(model: Any, checkpoint: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: found[id(tensor)] for name, tensor in checkpoint.items()}
 
 
-def renew(views: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+def renew(views: Mapping[str, Tensor], tensors: Mapping[str, Tensor], copies: GpuCopies) -> None:
     """Copies `tensors` into their views, on a CPU with all its cores, since generation pauses meanwhile."""
-    distinct = {id(views[name]): name for name in tensors}
-    on_cpu = all(views[name].device.type == "cpu" for name in distinct.values())
-    with ThreadPoolExecutor(os.cpu_count() if on_cpu else 1, "renewing") as cores:
-        for _ in cores.map(lambda name: _copy(views[name], tensors[name]), distinct.values()):
+    pairs = {id(views[name]): (views[name], tensor) for name, tensor in tensors.items()}.values()
+    copies.copy([pair for pair in pairs if pair[0].is_cuda])
+    with ThreadPoolExecutor(os.cpu_count(), "renewing") as cores:
+        for _ in cores.map(lambda pair: _copy(*pair), [pair for pair in pairs if not pair[0].is_cuda]):
             """The iteration raises a copy's error."""
 
 

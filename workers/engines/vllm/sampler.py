@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from vllm.v1.outputs import SamplerOutput
 
-from workers.engines.draw import draw
+from workers.engines.draw import draw, to_lists
 from workers.engines.protocol import Sampling
 
 Take = Callable[[str, int, float], None]
@@ -26,10 +26,11 @@ class Sampler:
     def __call__(self, logits: Tensor, sampling_metadata: object) -> SamplerOutput:
         """Draws from logits [R, V], one row per request of the runner's batch. A prompt read in part gets no token."""
         ids = self._runner.input_batch.req_ids
-        uniform = torch.tensor([self._uniform(one) for one in ids], dtype=torch.float64, device=logits.device)
+        numbers = torch.tensor([self._uniform(one) for one in ids], dtype=torch.float64, pin_memory=logits.is_cuda)
+        uniform = numbers.to(logits.device, non_blocking=True)
         tokens, logprobs = draw(logits, uniform, self._sampling.temperature, self._sampling.top_p)
         in_part = self._runner.discard_request_mask.np[: len(ids)].tolist()
-        for one, token, logprob, discard in zip(ids, tokens.tolist(), logprobs.tolist(), in_part, strict=True):
+        for one, token, logprob, discard in zip(ids, *to_lists(tokens, logprobs), in_part, strict=True):
             if not discard:
                 self._take(one, token, logprob)
         return SamplerOutput(sampled_token_ids=tokens.int().unsqueeze(-1), logprobs_tensors=None)
