@@ -149,10 +149,12 @@ def test_a_failing_environment_costs_attempts_and_leaves_its_traceback(
 ) -> None:
     run = harness(environment=misbehaving())
     run.begin(["raise", "7 + 5 ="], tensors_of(folder))
-    run.worker("w1")
+    worker = run.worker("w1")
     assert run.drain(1)[0].index == 1
     (reason,) = run.died(1)
     assert "RuntimeError: no such luck (rewards.py, line " in reason and "Traceback" in reason
+    run.leave()
+    run.until(lambda: not worker.is_alive(), "the worker's end")  # it logs a failure after it has told the queue
     failures = [record.getMessage() for record in caplog.records if record.name == "workers.completer"]
     assert sum("no such luck (rewards.py, line " in message for message in failures) > 1
     assert sum(", in misbehaves" in message for message in failures) == 1, "once for a cause"
