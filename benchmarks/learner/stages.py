@@ -3,7 +3,6 @@
 The store is the project's own S3 server on this machine's disk: its speed is no network's.
 """
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from echo_queue.weights.layout import Share
 from echo_queue.weights.part_makers import PartMaker
 from echo_queue.weights.signatures import Signer
 from learner.model.policy import Policy
+from learner.publication.coding_threads import threads_beside
 from learner.publication.snapshot import take_share
 from learner.ranks.team import Team
 from learner.recovery import checkpoint
@@ -103,7 +103,7 @@ def _published(trainer: Ours, store: ObjectStore) -> Stages:
 
 def publisher_to(store: ObjectStore) -> WeightPublisher:
     """Returns a publisher with as many threads as a learner's, on one rank."""
-    threads = max(1, len(os.sched_getaffinity(0)) - torch.get_num_threads())
+    threads = threads_beside(torch.get_num_threads(), on_gpu=torch.cuda.is_available())
     return WeightPublisher(
         store, RUN, Signer.generate(), Weights(), makers=PartMaker(store, Weights(), threads=threads)
     )
