@@ -73,4 +73,5 @@ def moved_tensors(instance: "DataclassInstance", device: torch.device) -> dict[s
 
 
 def _moved(tensor: Tensor, device: torch.device) -> Tensor:
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+    pinned = tensor.pin_memory() if device.type == "cuda" else tensor
+    return pinned.to(device, non_blocking=True)

@@ -131,11 +131,14 @@ def _replaced(before: Tensor, row: Tensor, count: int) -> Values | None:
 
 
 def _kept(row: Tensor, deltas: Sequence[Values]) -> Values:
-    """Returns a copy of the elements of `row` [N] that any of `deltas` would change, or of all if that is less."""
+    """Returns a copy of the elements of `row` [N] that any of `deltas` would change, or of all if that is less.
+
+    One that several change is in it as often: to find it, the host would wait for the device.
+    """
     places = [delta.positions for delta in deltas if delta.positions is not None]
     if len(places) < len(deltas) or 2 * sum(map(len, places)) >= len(row) > 0:
         return Values(row.clone(), None)
-    positions = torch.cat(places).unique() if places else torch.empty(0, dtype=_index_type(row), device=row.device)
+    positions = torch.cat(places) if places else torch.empty(0, dtype=_index_type(row), device=row.device)
     return Values(row[positions.long()], positions)
 
 
