@@ -1,8 +1,9 @@
 """Saves checkpoints beside the training loop, one at a time. Every rank has one, and each saves its own rows.
 
 - `begin` copies the state into host memory, so that the next update cannot change what is saved: at once on a CPU; of a
-  GPU's state beside the next update's kernels, and only the optimizer's step waits for that (`Policy.keep_until`). The
-  memory of the copies is used again by the next checkpoint.
+  GPU's state beside the next update's kernels, and only the optimizer's step waits for that (`Policy.keep_until`).
+- The memory of the copies is used again by the next checkpoint. Beside a GPU it is pinned, which takes many seconds for
+  a large model: a thread begins with that as soon as the pieces are known (`make_room`).
 - A checkpoint that is durable is given to the loop of rank 0 once, by `finished` or `wait`. That loop alone commits it,
   and then lets the tensors of older ones be removed (`prune`).
 - A failure in the background is raised by the loop's next call, as if the loop had saved the checkpoint itself. Rank 0
@@ -103,6 +104,13 @@ class BackgroundSaver:
         self._copies: dict[tuple[str, int], Tensor] = {}
         self._saving: SaveThread | None = None
         self._pruning: BackgroundThread | None = None
+        self._making_room: BackgroundThread | None = None
+
+    def make_room(self, pieces: Sequence[Piece]) -> None:
+        """Begins to pin the memory of the first checkpoint, which is to have these pieces, where that takes long."""
+        if self._making_room is None and not self._copies and _on_gpu(pieces):
+            self._making_room = BackgroundThread("room for checkpoints", lambda: self._find_room(pieces))
+            self._making_room.start()
 
     def begin(self, version: Version, pieces: Sequence[Piece], history: History) -> "torch.cuda.Event | None":
         """Copies this rank's pieces and begins to save them. The checkpoint before must have been taken by `wait`.
@@ -157,14 +165,14 @@ class BackgroundSaver:
 
     def check(self) -> None:
         """Raises the error that ended a thread of this rank, if any."""
-        for thread in (self._saving, self._pruning):
+        for thread in (self._making_room, self._saving, self._pruning):
             if thread is not None and thread.failure is not None:
                 raise thread.failure
 
     def close(self) -> None:
         """Lets what is under way end, for `CLOSE_S` at most: a checkpoint that becomes durable counts."""
         give_up = time.monotonic() + CLOSE_S
-        for thread in (self._pruning, self._saving):
+        for thread in (self._making_room, self._pruning, self._saving):
             if thread is not None:
                 thread.join(max(0.0, give_up - time.monotonic()))
         if self._pruning is not None and self._pruning.failure is not None:
@@ -174,15 +182,26 @@ class BackgroundSaver:
 
     def _copy(self, pieces: Sequence[Piece]) -> tuple[tuple[Piece, ...], "torch.cuda.Event | None"]:
         """Returns copies on the CPU, in the memory of the last ones where they fit, and when they will be complete."""
-        known = {(piece.name, piece.first): piece for piece in pieces}
-        self._copies = {key: room for key, room in self._copies.items() if key in known and _fits(room, known[key])}
-        missing = [key for key in known if key not in self._copies]
-        pinned = any(piece.tensor.is_cuda for piece in pieces)
-        rooms = rooms_for([known[key].tensor for key in missing], pinned=pinned)
-        self._copies |= zip(missing, rooms, strict=True)
+        if self._making_room is not None:
+            self._making_room.join()
+            self.check()
+            self._making_room = None
+        self._find_room(pieces)
         copies = [self._copies[piece.name, piece.first] for piece in pieces]
         copied = copy_beside(copies, [piece.tensor for piece in pieces])
         return tuple(replace(piece, tensor=copy) for piece, copy in zip(pieces, copies, strict=True)), copied
+
+    def _find_room(self, pieces: Sequence[Piece]) -> None:
+        """Leaves a room for each of these pieces in `_copies`, and for nothing else."""
+        known = {(piece.name, piece.first): piece for piece in pieces}
+        self._copies = {key: room for key, room in self._copies.items() if key in known and _fits(room, known[key])}
+        missing = [key for key in known if key not in self._copies]
+        rooms = rooms_for([known[key].tensor for key in missing], pinned=_on_gpu(pieces))
+        self._copies |= zip(missing, rooms, strict=True)
+
+
+def _on_gpu(pieces: Sequence[Piece]) -> bool:
+    return any(piece.tensor.is_cuda for piece in pieces)
 
 
 def _fits(room: Tensor, piece: Piece) -> bool:

@@ -1,9 +1,12 @@
 """A checkpoint of a GPU's state is copied beside the next update's kernels, and nothing changes before it is copied."""
 
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from echo_queue.config import Learner
 from echo_queue.connections.storage.object_store import ObjectStore
@@ -30,7 +33,7 @@ def _gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def begin_copies(policy: Policy) -> tuple[list[torch.Tensor], list[torch.Tensor], "torch.cuda.Event"]:
+def begin_copies(policy: Policy) -> tuple[list[Tensor], list[Tensor], "torch.cuda.Event"]:
     """Begins to copy the policy's masters; returns what they are, the rooms, and when these are complete."""
     masters = [OnGpu.of(master) for master in policy.masters.values()]
     rooms = [torch.zeros(master.shape) for master in masters]
@@ -39,7 +42,7 @@ def begin_copies(policy: Policy) -> tuple[list[torch.Tensor], list[torch.Tensor]
     return [master.detach().clone() for master in policy.masters.values()], rooms, copied
 
 
-def are_equal(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
+def are_equal(found: list[Tensor], expected: list[Tensor]) -> bool:
     return all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
@@ -73,3 +76,29 @@ def test_a_checkpoint_is_written_once_its_copy_is_complete(store: ObjectStore) -
     assert saver.wait() is not None
     found = one_process.newest(store)
     assert found is not None and torch.equal(found[1]["weight"], weight)
+
+
+def test_the_memory_of_checkpoints_is_pinned_once_and_beside_the_loop(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty, pinning = torch.empty, list[threading.Thread]()
+
+    def take(*size: Any, pin_memory: bool = False, **options: Any) -> Tensor:
+        if pin_memory:
+            pinning.append(threading.current_thread())
+        return empty(*size, **options)
+
+    monkeypatch.setattr(torch, "empty", take)
+    saver, pieces = BackgroundSaver(store, Team.alone(), DEADLINE_S), tuple(whole({"weight": OnGpu.of(torch.ones(6))}))
+    for number in (1, 2):
+        saver.make_room(pieces)
+        saver.begin(Version(1, number), pieces, History((), None, 1.0))
+        saver.wait()
+    assert len(pinning) == 1 and pinning[0] is not threading.current_thread()
+
+
+def test_a_learner_without_a_gpu_makes_no_room_beside_the_loop(store: ObjectStore) -> None:
+    saver = BackgroundSaver(store, Team.alone(), DEADLINE_S)
+    before = threading.active_count()
+    saver.make_room(tuple(whole({"weight": torch.ones(6)})))
+    assert threading.active_count() == before
