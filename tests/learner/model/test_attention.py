@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
 
 from learner.batch.packing import LayerAttention, Lengths
 from learner.model.attention import packing_for, varlen
 from learner.model.attention.rectangles import Rectangles
 from learner.model.attention.varlen import VariableLength
+from tests.learner.gpu_stand_in import OnGpu
 from tests.learner.model.families import family_model
 
 HEADS, KEY_HEADS, WIDTH = 4, 2, 8
@@ -118,6 +121,34 @@ def test_scores_are_capped_and_sinks_take_their_share(case: Lengths) -> None:
     for layer in WRITTEN_OUT:
         found = Rectangles.of(case).attend(*states(case), layer)
         torch.testing.assert_close(found, by_definition(case, *states(case), layer), atol=1e-6, rtol=1e-5)
+
+
+class AttentionCalls(TorchFunctionMode):
+    """Keeps whether each call of torch's attention was given keys for fewer heads than queries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.grouped: list[bool] = []
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is scaled_dot_product_attention:
+            self.grouped.append(args[1].shape[1] < args[0].shape[1])
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rectangles_on_a_gpu_leave_torch_the_kernels_that_keep_no_scores(case: Lengths) -> None:
+    """The result is the same: those kernels take no keys that several heads share."""
+    packing, results = Rectangles.of(case), []
+    for kind, grouped in ((Tensor, True), (OnGpu, False)):
+        inputs = [part.requires_grad_() for part in states(case)]
+        with AttentionCalls() as calls:
+            output = packing.attend(*(part.as_subclass(kind) for part in inputs), PLAIN)
+        assert calls.grouped == [grouped] * 2
+        output.as_subclass(Tensor).square().sum().backward()
+        results.append([output.as_subclass(Tensor), *(part.grad for part in inputs)])
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("layer", [*WINDOWS, *WRITTEN_OUT], ids=str)
