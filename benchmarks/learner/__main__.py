@@ -98,7 +98,7 @@ def _options() -> argparse.Namespace:
     mixes = {mix.lengths: mix for mix in MIXES[kind]}
     options.mixes = [mixes[name] for name in _chosen(parser, "--mixes", options.mixes, mixes)]
     options.micro_tokens = options.micro_tokens or [64 if options.fake else 16_384]
-    if device.choose("auto").type == "cpu" and not options.fake:
+    if not torch.cuda.is_available() and not options.fake:
         parser.error("there is no GPU here: run it with --fake, or on a machine that has one")
     return options
 

@@ -88,6 +88,12 @@ class _PiecewiseScores(torch.autograd.Function):
 
 
 def _logits(hidden: Tensor, weight: Tensor, cap: float | None) -> Tensor:
+    """Returns the logits in float32 at least, rounded to the type of `hidden` before, as engines round theirs.
+
+    Where an engine's hidden states are the same, so are then its log-probabilities. With logits of about 20 that only
+    the engine rounds to bfloat16 they would differ by 0.03; the ratio would be less noisy, by a seventh at most, only
+    where the hidden states differ by more than 0.3 %.
+    """
     logits = F.linear(hidden, weight).to(_wide(hidden.dtype))
     return logits if cap is None else torch.tanh(logits / cap) * cap
 

@@ -44,7 +44,8 @@ class HostOptimizer(Optimizer):
     """The same with the moments in host memory, pinned beside a GPU: 8 bytes a parameter less on the GPU.
 
     A step takes the moments of a part of a parameter to its device and back, 16 bytes a parameter over the link
-    between them. Moments hold this process's rows alone.
+    between them; one part after the other, so that the GPU has room for one alone. Moments hold this process's rows
+    alone.
     """
 
     def make_room(self, masters: Sequence[Tensor]) -> None:
