@@ -51,6 +51,11 @@ def steps(rows: Path, here: Card, *, fake: bool) -> list[Step]:
 
     whole = here.total_gb > LARGE_GB
     large, micro, room = ("8B", "8192", LARGE_GB) if whole else ("4B", "16384", 70.0)
+
+    def compiled(name: str, what: str) -> Step:
+        options = ["--micro-tokens", micro, "--compile", what]
+        return learner(name, 110, *options, mix=SMALL_MIX, shape=large, gpu_gb=room)
+
     return [
         own("machine", 90),
         own("ceilings", 45),
@@ -60,8 +65,9 @@ def steps(rows: Path, here: Card, *, fake: bool) -> list[Step]:
         learner("large", 110, "--micro-tokens", micro, mix=SMALL_MIX, shape=large, gpu_gb=room),
         learner("long", 80, "--layers", "12", "--micro-tokens", "8192", mix=LONG_MIX, shape="8B", gpu_gb=70),
         own("run", 120, disk_gb=2, host_gb=8),
-        learner("compiled", 110, "--micro-tokens", micro, "--compile", mix=SMALL_MIX, shape=large, gpu_gb=room),
+        compiled("compiled", "elementwise"),
         own("bits", 80),
+        compiled("layers", "layers"),
     ]
 
 

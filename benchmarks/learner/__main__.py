@@ -49,10 +49,11 @@ def main() -> int:
         device.compute_deterministically()
     where = device.choose("auto", place or ALONE)
     kind = "fake" if options.fake else "real"
-    known = None if options.compile or options.ranks > 1 else rates(where)
+    known = None if options.compile != "none" or options.ranks > 1 else rates(where)
     extent = Extent(options.repeats, known, options.ways, stages=options.stages)
     team = join(_config(options.mixes[0], options, options.micro_tokens[0]), place, where, threading.Event())
     how = f"{options.activation_checkpointing} activation checkpointing"
+    how += "" if options.compile == "none" else f", compiled {options.compile}"
     how += ", deterministic" if options.deterministic else ""
     how += ", offloaded" if options.offload else ""
     if team.first:
@@ -89,7 +90,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--ranks", type=int, default=1, help="number of processes that share the model")
     parser.add_argument("--activation-checkpointing", choices=("none", "selective", "full"), default="full")
-    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--compile", choices=("none", "elementwise", "layers"), default="none")
     parser.add_argument("--deterministic", action="store_true", help="with learner.deterministic")
     parser.add_argument("--offload", action="store_true", help="with learner.offload")
     options = parser.parse_args()

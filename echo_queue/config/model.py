@@ -461,8 +461,9 @@ class Learner(Section):
     offload: bool = False
     """Keeps in host memory what a GPU has no room for: the optimizer's two moments, 8 bytes a parameter, which each
     step takes to the GPU and back, and the copy of the weights that is being published. It changes no result."""
-    compile: bool = False
-    """Compiles each layer with `torch.compile`; the first updates take minutes longer."""
+    compile: Literal["none", "elementwise", "layers"] = "none"
+    """What `torch.compile` compiles while the first micro-batches are trained: nothing, the elementwise parts of layers
+    (norms, rotations, gated products; it takes seconds), or whole layers (minutes)."""
     deterministic: bool = False
     """Computes with deterministic algorithms alone, which are slower: what the same GPUs compute again, as after a
     restart, then has the same bits. An operation without such an algorithm ends the learner with an error that names

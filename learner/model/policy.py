@@ -25,6 +25,7 @@ from learner.batch.micro_batches import MicroBatch
 from learner.batch.packing import Packing
 from learner.model.activations import checkpoint_layers
 from learner.model.attention import packing_for
+from learner.model.compilation import compile_model
 from learner.model.float32_products import float32_products
 from learner.model.head import Scored
 from learner.model.lora.adapters import Adapters
@@ -64,9 +65,7 @@ class Policy:
         self.team = team or Team.alone()
         self._scorer = Scorer(model)
         checkpoint_layers(self._scorer.layers, settings.activation_checkpointing)
-        if settings.compile:
-            for layer in self._scorer.layers:
-                layer.compile()
+        compile_model(self._scorer, settings.compile, self.device)
         if self.team.size > 1 or dtype != model.dtype:
             shard(self._scorer, self._scorer.layers, dtype, self.device)
         if model.device.type == "meta":

@@ -46,6 +46,12 @@ def test_everything_wrong_is_reported_at_once(tmp_path: Path) -> None:
     assert "κ = 4 with S = 0" in found["staleness.kappa"].what
 
 
+@pytest.mark.parametrize("old", ["true", "false"])
+def test_the_switch_that_compile_was_leads_to_the_choices_that_there_are(old: str, tmp_path: Path) -> None:
+    (found,) = problems(tmp_path, BASE + f"[learner]\ncompile = {old}\n").values()
+    assert (found.where, found.fix) == ("learner.compile", 'write "none" or "elementwise" or "layers"')
+
+
 @pytest.mark.parametrize("name", ['name = "My run"', "name = 3", ""])
 def test_a_run_without_a_right_name_hides_nothing_else_that_is_wrong(tmp_path: Path, name: str) -> None:
     text = f'[run]\n{name}\ndir = "out"\n[staleness]\ns = 0\nkappa = 4\n'

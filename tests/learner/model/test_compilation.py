@@ -1,0 +1,171 @@
+"""What is compiled gives the same numbers, and is compiled once for all lengths.
+
+The backend runs the graphs that `torch.compile` traces without its code generator, which needs a C++ compiler on a CPU.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
+from transformers import PreTrainedModel
+
+from echo_queue.config import Config, Learner
+from echo_queue.errors import ConfigError
+from learner.batch.micro_batches import MicroBatch, micro_batches
+from learner.batch.prepare import prepare
+from learner.model.activations import Kept
+from learner.model.attention.rectangles import Rectangles
+from learner.model.compilation import compile_model
+from learner.model.loading import load_policy
+from learner.model.loading import prepare as for_scorer
+from learner.model.policy import Policy
+from learner.model.scorer import Scorer
+from learner.model.sharding import local
+from learner.ranks.team import Team
+from tests.learner.model.families import family_model
+from tests.learner.synthetic import group, tiny_model
+
+CPU = torch.device("cpu")
+OFTEN = ["qwen3", "gemma3", "phi3", "gpt_oss"]
+"""Between them each kind of part: norms of two kinds, rotations of two kinds, three kinds of gated products."""
+
+
+@pytest.fixture
+def counter(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompileCounterWithBackend]:
+    """Counts the graphs that are compiled."""
+    torch._dynamo.reset()
+    counting = CompileCounterWithBackend("aot_eager")
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counting))
+    yield counting
+    torch._dynamo.reset()
+
+
+def batches() -> list[MicroBatch]:
+    """Returns micro-batches of other numbers of prompts, samples and tokens each."""
+    groups = [[group(index, 3 + 2 * n, (4 + n, 6, 3 + index)) for index in range(1 + n % 3)] for n in range(5)]
+    return [batch for some in groups for batch in micro_batches(prepare(some, Learner()), 10_000, Rectangles)]
+
+
+def trained(policy: Policy, some: list[MicroBatch]) -> dict[str, Tensor]:
+    """Returns the log-probabilities of all micro-batches, and the sum of their gradients."""
+    found = []
+    for batch in some:
+        found.append(policy.score(batch, 0.8).logprobs)
+        found[-1].sum().backward()
+    gradients = {name: local(master.grad) for name, master in policy.masters.items() if master.grad is not None}
+    return {"logprobs": torch.cat(found).detach(), **gradients}
+
+
+def check_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, atol=1e-5, rtol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("family", OFTEN)
+def test_elementwise_parts_of_each_family_give_the_same_numbers_and_are_compiled_once_for_all_lengths(
+    family: str, counter: CompileCounterWithBackend
+) -> None:
+    first, *rest = batches()
+    expected = trained(Policy(for_scorer(family_model(family)), Learner()), [first, *rest])
+    policy = Policy(for_scorer(family_model(family)), Learner(compile="elementwise"))
+    before = trained(policy, [first])
+    graphs = counter.frame_count
+    assert graphs >= 4  # a norm, the rotation, the gated product, and the trial of the compiler
+    found = trained(policy, rest)
+    found["logprobs"] = torch.cat([before["logprobs"], found["logprobs"]])
+    check_same(found, expected)
+    assert counter.frame_count == graphs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("what", "dtype"), [("elementwise", torch.float32), ("elementwise", torch.bfloat16), ("layers", torch.float32)]
+)
+@pytest.mark.parametrize("kind", ["none", "selective", "full"])
+@pytest.mark.usefixtures("counter")
+def test_compiled_parts_work_with_activation_checkpointing_and_sharding(
+    kind: Kept, dtype: torch.dtype, what: Any
+) -> None:
+    """A policy in bfloat16 is sharded, over one rank."""
+    some = batches()[:1]
+    expected = trained(Policy(for_scorer(tiny_model()), Learner(activation_checkpointing=kind), dtype), some)
+    settings = Learner(compile=what, activation_checkpointing=kind)
+    check_same(trained(Policy(for_scorer(tiny_model()), settings, dtype), some), expected)
+
+
+def test_adapters_train_with_elementwise_parts_compiled(tmp_path: Path, counter: CompileCounterWithBackend) -> None:
+    """Adapters lie within the modules whose products are compiled, and in gate and up themselves."""
+    tiny_model().save_pretrained(tmp_path)
+
+    def adapted(what: str) -> dict[str, Tensor]:
+        values = {
+            "run": {"name": "t", "dir": tmp_path}, "model": {"base": str(tmp_path), "lora": {"rank": 3}},
+            "learner": {"compile": what},
+        }  # fmt: skip
+        return trained(load_policy(Config.model_validate(values), CPU, Team.alone()), batches()[:2])
+
+    expected = adapted("none")
+    assert counter.frame_count == 0 and len(expected) > 1
+    check_same(adapted("elementwise"), expected)
+    assert counter.frame_count > 0
+
+
+@pytest.mark.slow
+def test_passes_without_a_gradient_are_compiled_once_more_and_never_again(counter: CompileCounterWithBackend) -> None:
+    first, *rest = batches()
+    policy = Policy(for_scorer(tiny_model()), Learner(compile="elementwise"))
+    trained(policy, [first])
+    with torch.no_grad():
+        policy.score(first, 1.0)
+    graphs = counter.frame_count
+    for batch in rest:
+        with torch.no_grad():
+            expected = Scorer(for_scorer(tiny_model()))(batch, 1.0)
+            torch.testing.assert_close(policy.score(batch, 1.0).logprobs, expected.logprobs)
+        trained(policy, [batch])
+    assert counter.frame_count == graphs
+
+
+def test_other_models_of_the_family_compute_as_they_did(counter: CompileCounterWithBackend) -> None:
+    def scored(model: PreTrainedModel) -> Tensor:
+        found: Tensor = Scorer(model)(batches()[0], 1.0).logprobs
+        return found
+
+    other = for_scorer(tiny_model())
+    expected = scored(other)
+    compile_model(Scorer(for_scorer(tiny_model())), "elementwise", CPU)
+    graphs = counter.frame_count
+    assert torch.equal(scored(other), expected)
+    assert torch.equal(scored(for_scorer(tiny_model())), expected)
+    assert counter.frame_count == graphs
+
+
+def test_selective_checkpoints_keep_no_more_with_elementwise_parts_compiled(counter: CompileCounterWithBackend) -> None:
+    """Products and attention lie outside of what is compiled, so that their results are kept and nothing else is."""
+
+    def operations(what: Any) -> list[str]:
+        """Returns the products and attentions of forward and backward pass."""
+        settings = Learner(compile=what, activation_checkpointing="selective")
+        policy = Policy(for_scorer(tiny_model()), settings)
+        trained(policy, batches()[:1])  # compiles
+        with torch.profiler.profile() as profile:
+            trained(policy, batches()[:1])
+        names = {"aten::mm", "aten::addmm", "aten::bmm", "aten::_scaled_dot_product_flash_attention_for_cpu"}
+        return sorted(event.name for event in profile.events() if event.name in names)
+
+    expected = operations("none")
+    assert expected and operations("elementwise") == expected
+
+
+def test_a_model_without_a_part_that_is_known_is_refused(counter: CompileCounterWithBackend) -> None:
+    model = for_scorer(tiny_model())
+    bare = Scorer(model)
+    bare.model = torch.nn.Linear(2, 2)  # type: ignore[assignment]
+    with pytest.raises(ConfigError, match=r'learner\.compile.*is "elementwise", but Linear has no elementwise part'):
+        compile_model(bare, "elementwise", CPU)
