@@ -51,7 +51,12 @@ def main() -> int:
     kind = "fake" if options.fake else "real"
     known = None if options.compile != "none" or options.ranks > 1 else rates(where)
     extent = Extent(options.repeats, known, options.ways, stages=options.stages)
-    team = join(_config(options.mixes[0], options, options.micro_tokens[0]), place, where, threading.Event())
+    team = join(
+        _config(options.mixes[0], options, SHAPES[kind][options.shapes[0]].micro_tokens),
+        place,
+        where,
+        threading.Event(),
+    )
     how = f"{options.activation_checkpointing} activation checkpointing"
     how += "" if options.compile == "none" else f", compiled {options.compile}"
     how += ", deterministic" if options.deterministic else ""
@@ -61,7 +66,7 @@ def main() -> int:
     rows, found = Rows(), list[Row]()
     for name in options.shapes:
         shape = SHAPES[kind][name].cut(options.layers)
-        for micro_tokens, mix in product(options.micro_tokens, options.mixes):
+        for micro_tokens, mix in product(options.micro_tokens or [shape.micro_tokens], options.mixes):
             row = Row(f"{name}{shape}", str(mix), micro_tokens, team.size)
             config = _config(mix, options, micro_tokens, shape.rank)
             for one in measured(row, shape, mix, config, rows, where=where, team=team, extent=extent):
@@ -73,7 +78,8 @@ def main() -> int:
                     if options.rows:
                         append(options.rows, one)
     team.settle()
-    return conclude(found, rows.promises | targets(found), as_json=options.json) if team.first else 0
+    promised = targets(found, name_of(where), options.activation_checkpointing)
+    return conclude(found, rows.promises | promised, as_json=options.json) if team.first else 0
 
 
 def _options() -> argparse.Namespace:
@@ -82,7 +88,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--fake", action="store_true", help="tiny shapes")
     parser.add_argument("--shapes", nargs="+", metavar="SHAPE", help="default: all of them")
     parser.add_argument("--layers", type=int, help="fewer layers than the shape has; stated with the figures")
-    parser.add_argument("--micro-tokens", type=int, nargs="+", help="default: 16384")
+    parser.add_argument("--micro-tokens", type=int, nargs="+", help="default: 16384; of 8B 8192")
     parser.add_argument("--mixes", nargs="+", metavar="P+T", help="lengths of prompt and completion; default: all")
     parser.add_argument("--ways", nargs="+", choices=WAYS, help="default: all of them")
     parser.add_argument("--no-stages", dest="stages", action="store_false", help="neither publication nor checkpoint")
@@ -98,7 +104,6 @@ def _options() -> argparse.Namespace:
     options.shapes = _chosen(parser, "--shapes", options.shapes, SHAPES[kind])
     mixes = {mix.lengths: mix for mix in MIXES[kind]}
     options.mixes = [mixes[name] for name in _chosen(parser, "--mixes", options.mixes, mixes)]
-    options.micro_tokens = options.micro_tokens or [64 if options.fake else 16_384]
     if not torch.cuda.is_available() and not options.fake:
         parser.error("there is no GPU here: run it with --fake, or on a machine that has one")
     return options

@@ -22,12 +22,14 @@ from echo_queue.records import Group, Sample, Span
 class Shape:
     """The sizes of a model by its configuration, and how it is trained; with `rank` above 0, adapters alone.
 
-    `layers`: those of the real model, where `sizes` has fewer.
+    `layers`: those of the real model, where `sizes` has fewer. `micro_tokens`: the size of a micro-batch, unless it is
+    given; all weights of 8B do not fit one card of 141 GB with more.
     """
 
     sizes: Mapping[str, Any]
     rank: int = 0
     layers: int = 0
+    micro_tokens: int = 16_384
 
     def cut(self, layers: int | None) -> "Shape":
         """Returns the shape with another number of layers; None leaves it as it is."""
@@ -48,10 +50,11 @@ QWEN3 = {"model_type": "qwen3", "num_key_value_heads": 8, "head_dim": 128, "voca
 QWEN3_8B = QWEN3 | {"hidden_size": 4096, "num_hidden_layers": 36, "num_attention_heads": 32,
                     "intermediate_size": 12_288, "tie_word_embeddings": False}  # fmt: skip
 FAKE = {
-    "fake": Shape(TINY),
-    "fake LoRA": Shape(TINY, rank=4),
+    "fake": Shape(TINY, micro_tokens=64),
+    "fake LoRA": Shape(TINY, rank=4, micro_tokens=64),
     "fake MoE": Shape(
-        TINY | {"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+        TINY | {"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+        micro_tokens=64,
     ),
 }
 REAL = {
@@ -63,7 +66,7 @@ REAL = {
         QWEN3 | {"hidden_size": 2560, "num_hidden_layers": 36, "num_attention_heads": 32, "intermediate_size": 9728,
                  "tie_word_embeddings": True}
     ),
-    "8B": Shape(QWEN3_8B),
+    "8B": Shape(QWEN3_8B, micro_tokens=8_192),
     "8B LoRA": Shape(QWEN3_8B, rank=32),
     "30B-A3B": Shape(
         QWEN3 | {"model_type": "qwen3_moe", "hidden_size": 2048, "num_hidden_layers": 6, "num_attention_heads": 32,

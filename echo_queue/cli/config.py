@@ -64,7 +64,8 @@ def examine(path: Path, role: For = For.run) -> Report:
     if config is None:
         return Report(None, problems)
     named = {problem.where for problem in problems}
-    found = (*refusals(config), *preflight.problems(config, role))
+    crowded = placement.refusals(config) if role is For.run else ()
+    found = (*refusals(config), *crowded, *preflight.problems(config, role))
     problems += tuple(problem for problem in found if problem.where not in named)
     if named & WITHOUT_DEFAULT:  # stand-ins, which no directory and no service need know
         return Report(config, problems)

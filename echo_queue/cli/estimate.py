@@ -9,9 +9,10 @@ from rich.console import Console
 from rich.table import Table
 
 from echo_queue.capacity.estimate import Assumptions, RunEstimate, estimate, model_shape
-from echo_queue.capacity.estimate.devices import CPU, RESERVED, learner_is_on_cpu, measured_thread_flops
+from echo_queue.capacity.estimate.devices import CPU, MARGIN, learner_is_on_cpu, measured_thread_flops
 from echo_queue.capacity.estimate.lag import Lag
-from echo_queue.capacity.estimate.learner_memory import LearnerMemory
+from echo_queue.capacity.estimate.learner_memory import FRAGMENTS, LearnerMemory
+from echo_queue.capacity.estimate.shared_card import SharedCard, learner_needs
 from echo_queue.capacity.estimate.training_time import forward_passes
 from echo_queue.capacity.estimate.worker_memory import WorkerMemory
 from echo_queue.cli.output import print_json
@@ -84,7 +85,16 @@ def _learner_rows(config: Config, memory: LearnerMemory) -> Iterator[Row]:
     yield "logits", _bytes(memory.logits), "at most; computed in pieces"
     if memory.head_gradient:
         yield "head's gradient", _bytes(memory.head_gradient), "while its pieces are added up"
-    yield "peak", _bytes(memory.peak), f"{_bytes(memory.checkpointed_peak)} with checkpointing"
+    yield "gradients of a layer", _bytes(memory.layer_gradients), "of its activations, at most"
+    if memory.reduction:
+        yield "reduction", _bytes(memory.reduction), "of a layer's gradient, in float32"
+        yield "final reduction", _bytes(memory.final_reduction), "of the embeddings and the head, after all activations"
+    yield "peak", _bytes(memory.peak), f"{_bytes(memory.checkpointed_peak)} with checkpointing; of the largest phase"
+    if memory.context:
+        yield "context", _bytes(memory.context), "of the GPU's driver and torch's kernels"
+        fragments = memory.needed - memory.peak - memory.context
+        yield "fragments", _bytes(fragments), f"{FRAGMENTS:.0%} of what comes and goes; the allocator cannot use it"
+        yield "needed", _bytes(memory.needed), f"{_bytes(memory.checkpointed_needed)} with checkpointing"
     if memory.host:
         offloaded = ", and what is offloaded" if config.learner.offload else ""
         yield "host memory", _bytes(memory.host), f"the newest version, the checkpoint's copy{offloaded}"
@@ -130,10 +140,12 @@ def _time_rows(config: Config, found: RunEstimate) -> Iterator[Row]:
 
 
 def sentences(config: Config, found: RunEstimate) -> Iterator[str]:
-    """Yields in words whether the learner fits, whether publications keep up, whether S holds, and how many workers
-    would keep the learner busy."""
+    """Yields in words whether the learner fits, what it leaves of its card to workers, whether publications keep up,
+    whether S holds, and how many workers would keep the learner busy."""
     if found.device.memory:
         yield _fit(config, found)
+    if found.shared_card:
+        yield _shared(config, found, found.shared_card)
     lag = found.lag_of_these_workers
     kept = "keeps up" if lag.publications_keep_up else "does not keep up, so some updates will not be published"
     yield f"Publishing every κ = {lag.kappa} updates {kept}: T_bcast / T_train needs {lag.kappa_needed}."
@@ -142,21 +154,35 @@ def sentences(config: Config, found: RunEstimate) -> Iterator[str]:
 
 
 def _fit(config: Config, found: RunEstimate) -> str:
-    """Says whether the learner fits its device with what `RESERVED` leaves free, and how it would."""
+    """Says whether the learner fits its device with `MARGIN` of it free, and how it would."""
     learner, usable = found.learner, found.device.usable
-    room = f"the {_bytes(usable)} that one {found.device.name} has for it (all but {RESERVED:.0%})"
+    room = f"the {_bytes(usable)} that one {found.device.name} has for it (all but {MARGIN:.0%})"
     configured = config.learner.activation_checkpointing == "full"
-    peak = learner.checkpointed_peak if configured else learner.peak
-    if peak <= usable:
-        return f"The learner fits: {_bytes(peak)} of {room}."
+    needed = learner_needs(config, learner)
+    if needed <= usable:
+        return f"The learner fits: {_bytes(needed)} of {room}."
     full, offload = 'learner.activation_checkpointing = "full"', "learner.offload = true"
-    if learner.checkpointed_peak <= usable:
-        return f"The learner needs {_bytes(peak)} of {room}. It fits with {full}: {_bytes(learner.checkpointed_peak)}."
-    if (offloaded := learner.offloaded.checkpointed_peak) <= usable and not config.learner.offload:
+    if learner.checkpointed_needed <= usable:
+        least = _bytes(learner.checkpointed_needed)
+        return f"The learner needs {_bytes(needed)} of {room}. It fits with {full}: {least}."
+    if (offloaded := learner.offloaded.checkpointed_needed) <= usable and not config.learner.offload:
         how = offload if configured else f"{offload} and {full}"
-        return f"The learner needs {_bytes(peak)} of {room}. It fits with {how}: {_bytes(offloaded)}."
-    least = _bytes(min(peak, offloaded))
+        return f"The learner needs {_bytes(needed)} of {room}. It fits with {how}: {_bytes(offloaded)}."
+    least = _bytes(min(needed, offloaded))
     return f"The learner does not fit: {least} at least, of {room}. Lower learner.micro_tokens, or take more devices."
+
+
+def _shared(config: Config, found: RunEstimate, card: SharedCard) -> str:
+    """Says what the learner's card has for the workers, if they are on it as well."""
+    workers, memory = counted(card.workers, "worker"), found.device.memory
+    if config.rollout.engine == "transformers":
+        takes, left = (_bytes(card.workers * share * memory) for share in (card.least, card.each))
+        return f"Beside the learner on its card, {workers} would take {takes}, and {left} is left."
+    one = f"the model and one sample need {card.least:.2f}"
+    if card.suffices:
+        share = f"rollout.gpu_memory_utilization may be {card.each:.2f} at most ({workers})"
+        return f"Beside the learner on its card, {share}; {one}."
+    return f"Beside the learner on its card there is no room for {workers}: {card.each:.2f} of it for each, and {one}."
 
 
 def _bound(lag: Lag) -> str:

@@ -20,6 +20,7 @@ from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hin
 from echo_queue.capacity.estimate.lag import Lag
 from echo_queue.capacity.estimate.learner_memory import LearnerMemory
 from echo_queue.capacity.estimate.model_shape import ModelShape
+from echo_queue.capacity.estimate.shared_card import SharedCard
 from echo_queue.capacity.estimate.transfer import Broadcast
 from echo_queue.capacity.estimate.worker_memory import WorkerMemory
 from echo_queue.queue import Audit
@@ -76,7 +77,11 @@ COMPUTED: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
         "embedding": _getter(ModelShape.embedding),
         "active": _getter(ModelShape.active),
     },
-    LearnerMemory: {name: _getter(getattr(LearnerMemory, name)) for name in ("state", "peak", "checkpointed_peak")},
+    LearnerMemory: {
+        name: _getter(getattr(LearnerMemory, name))
+        for name in ("state", "peak", "checkpointed_peak", "needed", "checkpointed_needed")
+    },
+    SharedCard: {"suffices": _getter(SharedCard.suffices)},
     WorkerMemory: {name: _getter(getattr(WorkerMemory, name)) for name in ("kv_cache", "engine")},
     Broadcast: {"total_s": _getter(Broadcast.total_s)},
     Lag: {

@@ -4,8 +4,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from echo_queue.capacity.estimate.learner_memory import learner_memory
+from echo_queue.capacity.estimate.model_config import model_shape
+from echo_queue.capacity.estimate.shared_card import SharedCard, shared_card
+from echo_queue.capacity.estimate.worker_memory import worker_memory
 from echo_queue.config import Config
-from echo_queue.errors import Problem
+from echo_queue.errors import ConfigError, Problem
 from echo_queue.fleet.invitation import machine
 
 ENVIRONMENT = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
@@ -53,23 +57,90 @@ def of_run(config: Config, environ: Mapping[str, str] = os.environ) -> list[Plac
     return placements(names, devices, config.weights.peer_port)
 
 
-def sharing(config: Config, environ: Mapping[str, str] = os.environ) -> Iterator[Problem]:
-    """Yields one warning about the GPUs that several roles of a run share, if there are any."""
+@dataclass(frozen=True)
+class Card:
+    """A GPU with those that a run starts on it. `memory`: its bytes; 0 where they are not known."""
+
+    device: str
+    memory: int
+    learner: bool
+    workers: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return ("the learner", *self.workers) if self.learner else self.workers
+
+
+def cards(config: Config, environ: Mapping[str, str] = os.environ) -> list[Card]:
+    """Returns the GPUs of a run, with the learner and the workers that `of_run` places on them."""
     found = _devices(config, environ)
-    holders = {device: ["the learner"] if number < _learners(config) else [] for number, device in enumerate(found)}
+    memory = {gpu.index: gpu.memory_bytes for gpu in machine.gpus()} if found else {}
+    workers: dict[str, list[str]] = {device: [] for device in found}
     for place in of_run(config, environ) if found else ():
-        holders[place.device or found[0]].append(place.name)
-    shared = [
-        f"GPU {device} is shared by {', '.join(names[:-1])} and {names[-1]}"
-        for device, names in holders.items()
-        if len(names) > 1
+        workers[place.device or found[0]].append(place.name)
+    return [
+        Card(device, memory.get(device, 0), number < _learners(config), tuple(workers[device]))
+        for number, device in enumerate(found)
     ]
-    if shared:
-        fewer = "name fewer workers here, or start workers on other machines"
-        fix = f"if they do not fit there, {fewer}"
-        if config.rollout.engine == "vllm":
-            fix = f"set rollout.gpu_memory_utilization to each worker's part of what the others leave free; or {fewer}"
-        yield Problem("rollout.workers", "; ".join(shared), fix)
+
+
+def sharing(config: Config, environ: Mapping[str, str] = os.environ) -> Iterator[Problem]:
+    """Yields one warning about the GPUs that several roles of a run share, if there are any.
+
+    It says which share of a GPU fits, where the model's config.json is here; and nothing if vLLM has one that does.
+    """
+    shared = [card for card in cards(config, environ) if len(card.names) > 1]
+    divided = _fullest(config, shared, environ)
+    vllm = config.rollout.engine == "vllm"
+    fits = vllm and divided and divided.least <= config.rollout.gpu_memory_utilization <= divided.each
+    if shared and not fits:
+        what = "; ".join(
+            f"GPU {card.device} is shared by {', '.join(card.names[:-1])} and {card.names[-1]}" for card in shared
+        )
+        how = _division(divided) if vllm else f"if they do not fit there{_need(divided)}"
+        joint = "; or " if vllm else ", "
+        yield Problem("rollout.workers", what, f"{how}{joint}name fewer workers here, or start workers elsewhere")
+
+
+def refusals(config: Config, environ: Mapping[str, str] = os.environ) -> Iterator[Problem]:
+    """Yields that vLLM's workers of one GPU would take more than all of it, so that one of them could not start."""
+    share = config.rollout.gpu_memory_utilization
+    full = [card for card in cards(config, environ) if len(card.workers) * share > 1]
+    if full and config.rollout.engine == "vllm":
+        most = max(len(card.workers) for card in full)
+        what = f"is {share:g} of a GPU, and {most} workers share GPU {', '.join(card.device for card in full)}"
+        yield Problem("rollout.gpu_memory_utilization", what, _division(_fullest(config, full, environ)))
+
+
+def _fullest(config: Config, shared: Sequence[Card], environ: Mapping[str, str]) -> SharedCard | None:
+    """Returns how the GPU that leaves workers least is divided; None if it cannot be reckoned on this machine."""
+    try:
+        shape = model_shape(config, environ=environ)
+    except ConfigError:
+        return None
+    learner, worker = learner_memory(config, shape, config.learner.ranks, "cuda"), worker_memory(config, shape)
+    divided = [
+        shared_card(config, learner if card.learner else None, worker, card.memory, len(card.workers))
+        for card in shared
+        if card.memory and card.workers
+    ]
+    return min(divided, key=lambda one: one.each, default=None)
+
+
+def _division(divided: SharedCard | None) -> str:
+    """Says what each vLLM worker may take of its GPU."""
+    if divided is None:
+        return "set rollout.gpu_memory_utilization to each worker's part of what the others leave free"
+    if divided.suffices:
+        return f"set rollout.gpu_memory_utilization to {divided.each:.2f} or less, and {divided.least:.2f} or more"
+    return f"no share suffices: {divided.each:.2f} of it is left for each worker, which needs {divided.least:.2f}"
+
+
+def _need(divided: SharedCard | None) -> str:
+    """Says what an engine without a share takes of its GPU."""
+    if divided is None:
+        return ""
+    return f" (each worker takes up to {divided.least:.0%} of it, and {divided.each:.0%} is left for each)"
 
 
 def _devices(config: Config, environ: Mapping[str, str]) -> list[str]:

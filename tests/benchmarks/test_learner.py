@@ -17,6 +17,8 @@ from torch.utils.checkpoint import checkpoint
 from benchmarks.learner.parts import part_of, seconds_of
 from benchmarks.learner.rates import Rates
 from benchmarks.learner.roofline import roofline
+from benchmarks.learner.rows import Row, targets
+from benchmarks.learner.work import SHAPES
 
 
 def figures(*options: str) -> list[dict[str, Any]]:
@@ -61,6 +63,31 @@ def test_a_roofline_counts_products_with_their_gradients_and_what_is_computed_ag
     assert found.seconds == max(
         found.products_s + found.attention_s + found.elementwise_s + found.copies_s, found.launches_s
     )
+
+
+@pytest.mark.parametrize(
+    ("shape", "device", "checkpointing", "mfu", "judged"),
+    [
+        ("8B", "NVIDIA H200", "full", 0.39, False),
+        ("8B", "NVIDIA H200", "full", 0.41, True),
+        ("8B", "NVIDIA H200", "selective", 0.41, False),
+        ("4B", "NVIDIA H100 80GB HBM3", "full", 0.34, True),
+        ("8B", "NVIDIA H100 80GB HBM3", "full", 0.1, None),
+        ("0.6B", "NVIDIA H200", "full", 0.1, None),
+        ("8B, 12 of 36 layers", "NVIDIA H200", "full", 0.1, None),
+    ],
+)
+def test_only_what_a_card_can_reach_is_judged(
+    shape: str, device: str, checkpointing: str, mfu: float, judged: bool | None
+) -> None:
+    """Other shapes, and those that are cut, have their roofline beside them and no promise."""
+    row = Row(shape, "2x8 of 256+3840", 8_192, 1, "ours", seconds=1.0, mfu=mfu)
+    promises = targets([row], device, checkpointing)
+    assert [kept for promise, kept in promises.items() if "MFU" in promise] == ([] if judged is None else [judged])
+
+
+def test_all_weights_of_8b_are_measured_in_micro_batches_that_fit_one_h200() -> None:
+    assert (SHAPES["real"]["8B"].micro_tokens, SHAPES["real"]["8B LoRA"].micro_tokens) == (8_192, 16_384)
 
 
 def assert_measured(rows: list[dict[str, Any]], ways: set[str]) -> None:

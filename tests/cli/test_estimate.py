@@ -52,11 +52,11 @@ def test_the_table_gives_one_verdict_on_s_and_says_how_many_workers_suffice(tmp_
 
 @pytest.mark.slow
 def test_a_learner_that_would_fill_the_card_does_not_fit(tmp_path: Path) -> None:
-    """83.8 of the 85.5 GB leave less than a card's driver and allocator need."""
+    """84.3 of the 85.5 GB leave less than the margin of 5 %."""
     text = RUN.replace("4096", "2048") + '[learner]\nmicro_tokens = 8192\nactivation_checkpointing = "full"\n'
     four_b = ("--model-config", MODELS / "qwen3-4b.json", "--device", "h100")
     done = echo_queue(tmp_path, "estimate", "run.toml", *four_b, text=text)
-    assert "The learner needs 83." in done.stdout and "It fits with learner.offload = true: " in done.stdout
+    assert "The learner needs 84." in done.stdout and "It fits with learner.offload = true: " in done.stdout
     offloaded = echo_queue(tmp_path, "estimate", "run.toml", *four_b, text=text + "offload = true\n")
     assert "The learner fits: " in offloaded.stdout and "the others are in host memory" in offloaded.stdout
 

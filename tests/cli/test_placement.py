@@ -1,5 +1,6 @@
 """On one machine, each worker of a run has a GPU and a port of its own where there are enough; else it is said."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from echo_queue.cli.run_roles import workers
 from echo_queue.config import Config
 from echo_queue.fleet.invitation import machine
 from echo_queue.fleet.invitation.machine import Gpu
+from tests.capacity.estimate import MODELS
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +64,52 @@ def test_who_shares_a_gpu_with_vllm_is_told_the_key_that_divides_it(
     gpus(monkeypatch, 1)
     (problem,) = placement.sharing(config(rollout={"engine": engine}))
     assert ("rollout.gpu_memory_utilization" in problem.fix) is (engine == "vllm")
+
+
+@pytest.mark.parametrize(
+    ("found", "count", "share", "refused"),
+    [(1, 2, 0.9, True), (1, 2, 0.5, False), (2, 2, 0.9, False), (2, 3, 0.6, True), (0, 3, 0.9, False)],
+)
+def test_workers_that_together_want_more_than_their_gpu_are_refused(
+    found: int, count: int, share: float, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus(monkeypatch, found)
+    rollout = {"engine": "vllm", "workers": count, "gpu_memory_utilization": share}
+    problems = list(placement.refusals(config(rollout=rollout, learner={"device": "cpu"})))
+    assert [problem.where for problem in problems] == (["rollout.gpu_memory_utilization"] if refused else [])
+    assert list(placement.refusals(config(rollout=rollout | {"engine": "transformers"}))) == []
+
+
+def public_model(name: str, tmp_path: Path, engine: str = "vllm", **rollout: object) -> Config:
+    """A run of a public model on short samples, with its config.json here."""
+    (tmp_path / "config.json").write_bytes((MODELS / f"{name}.json").read_bytes())
+    return config(
+        model={"base": str(tmp_path), "dtype": "bfloat16", "max_prompt_tokens": 64, "max_new_tokens": 128},
+        rollout={"engine": engine, "workers": 2, **rollout},
+        learner={"micro_tokens": 2_048, "activation_checkpointing": "full"},
+    )
+
+
+def test_the_share_that_fits_beside_the_learner_is_named_and_then_nothing_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus(monkeypatch, 1)
+    (problem,) = placement.sharing(public_model("qwen3-0.6b", tmp_path))
+    named = re.search(r"gpu_memory_utilization to ([\d.]+) or less, and ([\d.]+) or more", problem.fix)
+    assert named and 0 < float(named[2]) <= float(named[1]) < 0.4
+    for share, said in ((named[1], 0), (named[2], 0), (0.45, 1), (0.01, 1)):
+        run = public_model("qwen3-0.6b", tmp_path, gpu_memory_utilization=float(share))
+        assert len(list(placement.sharing(run))) == said
+
+
+def test_it_is_said_that_no_share_suffices_and_what_an_engine_without_one_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus(monkeypatch, 1)
+    (problem,) = placement.sharing(public_model("qwen3-4b", tmp_path))
+    assert "no share suffices: 0.00 of it is left for each worker" in problem.fix
+    (problem,) = placement.sharing(public_model("qwen3-0.6b", tmp_path, "transformers"))
+    assert re.search(r"each worker takes up to \d+% of it, and \d+% is left for each", problem.fix)
 
 
 def test_a_run_takes_the_gpus_that_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,10 +18,9 @@ from echo_queue.config import Config
 from echo_queue.errors import ConfigError, Problem
 
 MIB = 1 << 20
-RESERVED = 0.08
-"""The share of a GPU's memory for what no formula here counts: the driver's context (about 0.6 GB), FSDP's buffers for
-gathered weights and reduced gradients, flash attention's expanded gradients of keys and values (together 2 to 4 GB for
-8 billion parameters), and what an allocator that is nearly full cannot use."""
+MARGIN = 0.05
+"""The share of a GPU's memory that an estimate leaves free, for what its formulas miss. On CPUs processes needed up to
+1.04 times what they say (docs/estimate.md, "How near it is"); on GPUs nothing has been measured yet."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,8 @@ class Device:
 
     @property
     def usable(self) -> int:
-        """What a learner may fill, by its own reckoning: the memory less `RESERVED` of it."""
-        return round(self.memory * (1 - RESERVED))
+        """What may be filled, by an estimate: the memory less `MARGIN` of it."""
+        return round(self.memory * (1 - MARGIN))
 
 
 DEVICES: Mapping[str, Device] = {

@@ -3,6 +3,10 @@
 The state follows from `learner.model.policy`. The activations are the tensors that autograd keeps for the backward
 pass of `learner.model.scorer`, without kernels that fuse anything: `tests/capacity/estimate/test_learner_memory.py`
 counts them and gets the same number of bytes.
+
+An update has four phases, whose bytes beside the state are never there together: the head's backward pass, that of a
+layer, the reduction of the embeddings' and the head's gradient at its end, and the optimizer step. The peak is that of
+the largest.
 """
 
 from dataclasses import dataclass, replace
@@ -21,6 +25,12 @@ MERGED_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 24}
 """`echo_queue.weights.lora.BLOCK_ELEMENTS`, which this package must not import."""
 MOMENTS_AT_ONCE = 1 << 26
 """`learner.model.optimizer.AT_ONCE`, which this package must not import."""
+CONTEXT = 600_000_000
+"""Bytes of a GPU that a process takes before any tensor: the driver's context and the kernels of torch. This is what
+nvidia-smi shows of a process with torch on Hopper, about; it is assumed, not measured here."""
+FRAGMENTS = 0.1
+"""The share of what comes and goes that the allocator holds besides: rests of blocks, and blocks of another stream.
+The allocator grows its blocks (`expandable_segments`, torch's "CUDA semantics"). It is assumed, not measured."""
 LOGIT_COPIES = 3
 """Copies of the logits at the peak of the head's backward pass: log softmax, its gradient, and the logits' gradient."""
 
@@ -76,13 +86,24 @@ class LearnerMemory:
     """The copy of masters and moments that is being saved, in host memory: nothing of a GPU's."""
     activations: int
     checkpointed_activations: int
-    """The same with activation checkpointing of every layer."""
+    """The same with activation checkpointing of every layer, while one layer is computed again."""
+    recomputed: int
+    """Of these, the activations of the layer that is computed again. The head's backward pass comes before it."""
+    layer_gradients: int
+    """The gradients that a layer's backward pass holds beside its activations (`layer_gradients`)."""
+    reduction: int
+    """The float32 sums of a layer's gradient, before and after they are shared (`_reduction`)."""
+    final_reduction: int
+    """The same of the embeddings and the head at the end of the backward pass. Neither activations nor the weights that
+    the passes compute with are there then."""
     logits: int
     head_gradient: int
     """The head's gradient while those of its pieces are added up in float32, beside the gradient that is kept."""
     replaced: int
     """With the anchor `old`, a copy of the published form, which an optimizer step is compared with. No activations
     are there then."""
+    context: int
+    """What a process takes of a GPU before any tensor."""
     host: int
     """Beside a GPU: the host memory of the newest version, of the checkpoint's copy, and of what is offloaded."""
 
@@ -105,14 +126,32 @@ class LearnerMemory:
 
     @property
     def peak(self) -> int:
+        """The most that tensors take."""
         return self._peak(self.activations)
 
     @property
     def checkpointed_peak(self) -> int:
-        return self._peak(self.checkpointed_activations)
+        return self._peak(self.checkpointed_activations, self.recomputed)
 
-    def _peak(self, activations: int) -> int:
-        return self.state + max(activations + self.logits + self.head_gradient, self.replaced)
+    @property
+    def needed(self) -> int:
+        """What a device must have: the peak, the context, and what the allocator cannot use."""
+        return self._needed(self.peak)
+
+    @property
+    def checkpointed_needed(self) -> int:
+        return self._needed(self.checkpointed_peak)
+
+    def _peak(self, activations: int, recomputed: int = 0) -> int:
+        head = activations - recomputed + self.logits + self.head_gradient
+        layer = activations + self.layer_gradients + self.reduction
+        return self.state + max(head, layer, self.final_reduction - self.compute_copy, self.replaced)
+
+    def _needed(self, peak: int) -> int:
+        if not self.context:
+            return peak
+        stays = self.base + self.masters + self.moments + self.gradients + self.reference
+        return peak + self.context + round(FRAGMENTS * (peak - stays))
 
 
 def learner_memory(
@@ -123,14 +162,15 @@ def learner_memory(
     With LoRA these are the adapters' parameters, beside the frozen weights.
 
     Several devices share the state equally (fully sharded data parallelism: ZeRO stage 3, arXiv 1910.02054), and each
-    of them has two layers and the head in full at a time. `micro_tokens` is the size of each device's micro-batch.
-    `change`: the share of the published values that an update of all weights replaces in bfloat16.
+    of them has two layers, the embeddings and the head in full at a time. `micro_tokens` is the size of each device's
+    micro-batch. `change`: the share of the published values that an update of all weights replaces in bfloat16.
     """
     width, whole = BYTES[config.model.dtype], -(-shape.total // devices)
     batch, lora = micro_batch_shape(config), lora_shape(config.model.lora, shape)
     share = -(-trained_parameters(config.model.lora, shape) // devices)
     kept_versions = config.staleness.s if config.learner.needs_old else 0
     newest, checkpoint = width * share, 3 * FLOAT32 * share
+    sharded = devices > 1 or width < FLOAT32
     found = LearnerMemory(
         base=width * whole if lora else 0,
         masters=FLOAT32 * share,
@@ -144,9 +184,14 @@ def learner_memory(
         checkpoint=checkpoint if kind == "cpu" else 0,
         activations=activations(shape, batch, width, kind, lora=lora),
         checkpointed_activations=activations(shape, batch, width, kind, lora=lora, checkpointed=True),
+        recomputed=_recomputed(shape, batch, width, kind, lora),
+        layer_gradients=layer_gradients(shape, batch, width, kind),
+        reduction=_reduction(shape.largest_layer, devices) if sharded and not lora else 0,
+        final_reduction=_reduction(_root(shape), devices) if sharded and not lora else 0,
         logits=logits(shape, batch, width, kind),
         head_gradient=0 if lora else (FLOAT32 + width) * shape.embedding,
         replaced=width * share if kept_versions else 0,
+        context=CONTEXT if kind == "cuda" else 0,
         host=newest + checkpoint if kind == "cuda" else 0,
     )
     return found.offloaded if config.learner.offload and kind == "cuda" else found
@@ -160,20 +205,32 @@ def _replaced_bytes(width: int, change: float, lora: LoraShape | None) -> float:
     return width if width == FLOAT32 or lora else min(width, change * (width + POSITION))
 
 
+def _root(shape: ModelShape) -> int:
+    """Returns the parameters of the embeddings and the head, which are whole throughout an update."""
+    return shape.embedding * (1 if shape.tied else 2)
+
+
+def _reduction(parameters: int, devices: int) -> int:
+    """Returns the bytes in which FSDP adds up a gradient of so many parameters: all of it in float32, and this device's
+    share of the sum (`foreach_reduce` of torch's `_fsdp_collectives.py`). The one before is gone by then."""
+    return FLOAT32 * (parameters + -(-parameters // devices))
+
+
 def _compute_copy(
     shape: ModelShape, width: int, devices: int, lora: LoraShape | None, kind: Literal["cpu", "cuda"]
 ) -> int:
-    """One device computes in float32 with the masters themselves. Otherwise two layers and the head exist at a time.
+    """One device computes in float32 with the masters themselves. Otherwise the embeddings, the head and two layers are
+    whole at a time, one of them also as it was gathered, and the gradients of the head and of one layer.
 
     With LoRA they are frozen, and there only with several devices. One merged matrix exists at a time, and a part of it
     in float32, twice.
     """
     if lora:
-        gathered = 2 * shape.largest_layer + shape.embedding * (1 if shape.tied else 2) if devices > 1 else 0
+        gathered = 2 * shape.largest_layer + _root(shape) if devices > 1 else 0
         return width * (gathered + lora.largest) + 2 * FLOAT32 * min(lora.largest, MERGED_AT_ONCE[kind])
     if devices == 1 and width == FLOAT32:
         return 0
-    return 2 * width * (2 * shape.largest_layer + shape.embedding)
+    return width * (4 * shape.largest_layer + _root(shape) + shape.embedding)
 
 
 def activations(
@@ -191,10 +248,11 @@ def activations(
     gradient ends at the first norm, which keeps nothing.
     """
     dense = layer_activations(shape, batch, width, kind, lora)
-    sparse = dense + batch.tokens * width * (_expert_elements(shape) - 4 * shape.intermediate)
+    sparse = _sparse_activations(shape, batch, width, dense)
     layers = (shape.layers - shape.sparse_layers) * dense + shape.sparse_layers * sparse
     if checkpointed:
-        layers = shape.layers * batch.tokens * shape.hidden * width + (sparse if shape.sparse_layers else dense)
+        again = _recomputed(shape, batch, width, kind, lora)
+        layers = shape.layers * batch.tokens * shape.hidden * width + again
     # The last norm keeps its input in float32, the result of the division, and 1 / RMS; rotation keeps sine and cosine.
     norm = batch.tokens * (shape.hidden * (FLOAT32 + width) + FLOAT32)
     found = layers + norm + 2 * batch.tokens * shape.head_dim * width + batch.drawn * shape.hidden * width
@@ -204,6 +262,37 @@ def activations(
     unneeded = batch.tokens * shape.hidden * width + (0 if pieces else batch.drawn * shape.hidden * width)
     first_norm = 0 if checkpointed else batch.tokens * (shape.hidden + 1) * FLOAT32
     return found - unneeded - first_norm
+
+
+def _sparse_activations(shape: ModelShape, batch: MicroBatchShape, width: int, dense: int) -> int:
+    """Returns the bytes that autograd keeps of one layer with experts; `dense`: those of one with an MLP."""
+    return dense + batch.tokens * width * (_expert_elements(shape) - 4 * shape.intermediate)
+
+
+def _recomputed(
+    shape: ModelShape, batch: MicroBatchShape, width: int, kind: Literal["cpu", "cuda"], lora: LoraShape | None
+) -> int:
+    """Returns the bytes that autograd keeps of the one layer that is computed again."""
+    dense = layer_activations(shape, batch, width, kind, lora)
+    return _sparse_activations(shape, batch, width, dense) if shape.sparse_layers else dense
+
+
+def layer_gradients(shape: ModelShape, batch: MicroBatchShape, width: int, kind: Literal["cpu", "cuda"] = "cpu") -> int:
+    """Returns the bytes of the gradients that one layer's backward pass holds at a time, beside what autograd kept.
+
+    In the MLP: those of two factors and of the hidden states, twice. In flash attention (on GPUs in bfloat16): the
+    queries' gradient, also in float32, and that of keys and values, which its kernel writes for each query head before
+    those of a key head are added up (`dk_expanded`, `dv_expanded` and `dq_accum` of FlashAttention 2's
+    `mha_varlen_bwd`). Samples have their prompt's keys gathered, each for itself. This is reckoned, not measured.
+    """
+    inner = max(shape.intermediate, shape.experts_per_token * shape.expert_intermediate)
+    mlp = 2 * batch.tokens * width * (inner + shape.hidden)
+    if kind == "cpu" or width == FLOAT32 or not flash_width(shape.head_dim) or shape.capped or shape.sinks:
+        return mlp
+    keys = batch.rows * (batch.prompt_tokens + batch.sample_tokens)
+    expanded = shape.queries if shape.heads > shape.kv_heads else 0
+    attention = 2 * width * keys * (shape.keys + expanded) + batch.drawn * shape.queries * (width + FLOAT32)
+    return max(mlp, attention)
 
 
 def layer_activations(

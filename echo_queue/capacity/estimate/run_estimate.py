@@ -17,6 +17,7 @@ from echo_queue.capacity.estimate.lag import Lag, lag
 from echo_queue.capacity.estimate.learner_memory import LearnerMemory, learner_memory
 from echo_queue.capacity.estimate.lora import lora_shape
 from echo_queue.capacity.estimate.model_shape import ModelShape
+from echo_queue.capacity.estimate.shared_card import SharedCard, shared_card
 from echo_queue.capacity.estimate.training_time import (
     Batch,
     batch_of,
@@ -74,6 +75,9 @@ class RunEstimate:
     batch: Batch
     learner: LearnerMemory
     worker: WorkerMemory
+    shared_card: SharedCard | None
+    """How the learner's GPU is divided if all workers are on it as well; None where that cannot be: the learner is on a
+    CPU or has several GPUs, or the engine asks a server."""
     checkpoint_bytes: int
     anchor_bytes: int
     deltas: dict[float, int]
@@ -111,6 +115,8 @@ def estimate(config: Config, shape: ModelShape, assumed: Assumptions | None = No
     train_s = t_train_s(flops + recomputed, machine, devices, mfu)
     sent, gen_s = broadcast(config, shape, assumed.change, assumed.link_gbit), t_gen_s(config, tokens_per_s)
     made_s = generation_s(config, batch, tokens_per_s)
+    learner = learner_memory(config, shape, devices, "cpu" if name == CPU else "cuda", assumed.change)
+    worker, one_card = worker_memory(config, shape), machine.memory and devices == 1 and config.rollout.engine != "http"
 
     def lag_of(update_s: float) -> Lag:
         bound = config.staleness
@@ -123,8 +129,9 @@ def estimate(config: Config, shape: ModelShape, assumed: Assumptions | None = No
         devices=devices,
         mfu=mfu,
         batch=batch,
-        learner=learner_memory(config, shape, devices, "cpu" if name == CPU else "cuda", assumed.change),
-        worker=worker_memory(config, shape),
+        learner=learner,
+        worker=worker,
+        shared_card=shared_card(config, learner, worker, machine.memory, config.rollout.workers) if one_card else None,
         checkpoint_bytes=checkpoint_bytes(config, shape),
         anchor_bytes=anchor_bytes(config, shape),
         deltas={change: delta_bytes(config, shape, change) for change in sorted({*CHANGES, assumed.change})},
