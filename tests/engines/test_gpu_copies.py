@@ -25,20 +25,20 @@ def test_each_block_is_written_to_again_only_once_its_copy_was_made() -> None:
     copies = gpu_copies.GpuCopies()
     for factor in (1, 2):
         targets = [torch.zeros_like(source) for source in sources]
-        copies.copy([(OnGpu.of(one), factor * source) for one, source in zip(targets, sources, strict=True)])
+        copies.to_gpu([(OnGpu.of(one), factor * source) for one, source in zip(targets, sources, strict=True)])
         assert all(torch.equal(one, factor * source) for one, source in zip(targets, sources, strict=True))
         assert 0 < copies._free.qsize() <= gpu_copies.THREADS
 
 
 def test_what_is_stored_in_another_order_on_the_gpu_is_copied_too() -> None:
     target, source = torch.zeros(5, 3), torch.arange(15.0).reshape(3, 5)
-    gpu_copies.GpuCopies().copy([(OnGpu.of(target.t()), source)])
+    gpu_copies.GpuCopies().to_gpu([(OnGpu.of(target.t()), source)])
     assert torch.equal(target.t(), source)
 
 
 def test_without_weights_on_a_gpu_no_memory_is_pinned() -> None:
     copies = gpu_copies.GpuCopies()
-    copies.copy([])
+    copies.to_gpu([])
     assert copies._free.empty()
 
 

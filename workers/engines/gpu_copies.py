@@ -26,7 +26,7 @@ class GpuCopies:
     def __init__(self) -> None:
         self._free = SimpleQueue[_Block]()
 
-    def copy(self, pairs: Collection[tuple[Tensor, Tensor]]) -> None:
+    def to_gpu(self, pairs: Collection[tuple[Tensor, Tensor]]) -> None:
         """Copies, of each pair, the second tensor into the first, which is on the GPU and has its type and shape.
 
         The calling thread's stream does it, after all that it was given before. It is complete at the end.

@@ -111,7 +111,7 @@ class TransformersEngine:
         if problems:
             raise ConfigError(*problems)
         pairs = {id(parameters[name]): (parameters[name], tensor) for name, tensor in tensors.items()}.values()
-        self._copies.copy([pair for pair in pairs if pair[0].is_cuda])
+        self._copies.to_gpu([pair for pair in pairs if pair[0].is_cuda])
         with torch.no_grad():
             for parameter, tensor in pairs:
                 if not parameter.is_cuda:

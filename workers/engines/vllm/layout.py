@@ -45,7 +45,7 @@ def views(model: Any, checkpoint: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def renew(views: Mapping[str, Tensor], tensors: Mapping[str, Tensor], copies: GpuCopies) -> None:
     """Copies `tensors` into their views, on a CPU with all its cores, since generation pauses meanwhile."""
     pairs = {id(views[name]): (views[name], tensor) for name, tensor in tensors.items()}.values()
-    copies.copy([pair for pair in pairs if pair[0].is_cuda])
+    copies.to_gpu([pair for pair in pairs if pair[0].is_cuda])
     with ThreadPoolExecutor(os.cpu_count(), "renewing") as cores:
         for _ in cores.map(lambda pair: _copy(*pair), [pair for pair in pairs if not pair[0].is_cuda]):
             """The iteration raises a copy's error."""
