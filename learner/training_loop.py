@@ -135,7 +135,7 @@ class TrainingLoop:
                 self.leader.hand_over(snapshot)
             if result:
                 self.leader.record(order, result)
-                self.saver.make_room(self.policy.pieces())  # which have moments from the first step on
+                self.saver.make_room(self.policy.pieces)  # which have moments from the first step on
             self.leader.commit(self.saver.finished())
             if order.save:
                 self.leader.commit(self.saver.wait())

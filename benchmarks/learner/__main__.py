@@ -78,7 +78,8 @@ def main() -> int:
                     if options.rows:
                         append(options.rows, one)
     team.settle()
-    promised = targets(found, name_of(where), options.activation_checkpointing)
+    compiled = options.compile != "none"
+    promised = targets(found, name_of(where), options.activation_checkpointing, compiled=compiled)
     return conclude(found, rows.promises | promised, as_json=options.json) if team.first else 0
 
 

@@ -177,12 +177,12 @@ def _shared(config: Config, found: RunEstimate, card: SharedCard) -> str:
     workers, memory = counted(card.workers, "worker"), found.device.memory
     if config.rollout.engine == "transformers":
         takes, left = (_bytes(card.workers * share * memory) for share in (card.least, card.each))
-        return f"Beside the learner on its card, {workers} would take {takes}, and {left} is left."
+        return f"If {workers} shared the learner's card, they would take {takes}, and {left} is left."
     one = f"the model and one sample need {card.least:.2f}"
     if card.suffices:
         share = f"rollout.gpu_memory_utilization may be {card.each:.2f} at most ({workers})"
-        return f"Beside the learner on its card, {share}; {one}."
-    return f"Beside the learner on its card there is no room for {workers}: {card.each:.2f} of it for each, and {one}."
+        return f"If workers share the learner's card, {share}; {one}."
+    return f"The learner's card has no room for {workers} as well: {card.each:.2f} of it for each, and {one}."
 
 
 def _bound(lag: Lag) -> str:

@@ -9,11 +9,13 @@ from echo_queue.capacity.estimate.model_config import model_shape
 from echo_queue.capacity.estimate.shared_card import SharedCard, shared_card
 from echo_queue.capacity.estimate.worker_memory import worker_memory
 from echo_queue.config import Config
+from echo_queue.connections.endpoints import EMBEDDED
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.fleet.invitation import machine
 
 ENVIRONMENT = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 """CUDA numbers GPUs by their speed otherwise, and nvidia-smi, by which they were judged, by their place on the bus."""
+FEWER = "name fewer workers here, or start workers elsewhere"
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,12 @@ def of_run(config: Config, environ: Mapping[str, str] = os.environ) -> list[Plac
 
     The learner takes the first GPUs, and workers take these last. No worker is told its GPU where there is only one.
     """
+    return _placed(config, _devices(config, environ))
+
+
+def _placed(config: Config, found: Sequence[str]) -> list[Placement]:
     names = [f"worker-{number}" for number in range(1, config.rollout.workers + 1)]
-    found, own = _devices(config, environ), _learners(config)
+    own = _learners(config)
     devices = [*found[own:], *found[:own]] if len(found) > 1 else []
     return placements(names, devices, config.weights.peer_port)
 
@@ -76,7 +82,7 @@ def cards(config: Config, environ: Mapping[str, str] = os.environ) -> list[Card]
     found = _devices(config, environ)
     memory = {gpu.index: gpu.memory_bytes for gpu in machine.gpus()} if found else {}
     workers: dict[str, list[str]] = {device: [] for device in found}
-    for place in of_run(config, environ) if found else ():
+    for place in _placed(config, found) if found else ():
         workers[place.device or found[0]].append(place.name)
     return [
         Card(device, memory.get(device, 0), number < _learners(config), tuple(workers[device]))
@@ -97,23 +103,29 @@ def sharing(config: Config, environ: Mapping[str, str] = os.environ) -> Iterator
         what = "; ".join(
             f"GPU {card.device} is shared by {', '.join(card.names[:-1])} and {card.names[-1]}" for card in shared
         )
-        how = _division(divided) if vllm else f"if they do not fit there{_need(divided)}"
-        joint = "; or " if vllm else ", "
-        yield Problem("rollout.workers", what, f"{how}{joint}name fewer workers here, or start workers elsewhere")
+        fix = _division(divided) if vllm else f"if they do not fit there{_need(divided)}, {FEWER}"
+        yield Problem("rollout.workers", what, fix)
 
 
 def refusals(config: Config, environ: Mapping[str, str] = os.environ) -> Iterator[Problem]:
-    """Yields that vLLM's workers of one GPU would take more than all of it, so that one of them could not start."""
+    """Yields that vLLM's workers of one GPU would take more than all of it, so that one of them could not start.
+
+    Where no service is embedded, workers may be elsewhere, on GPUs that nobody knows here.
+    """
+    if config.rollout.engine != "vllm" or EMBEDDED not in (config.redis.url, config.store.url):
+        return
     share = config.rollout.gpu_memory_utilization
     full = [card for card in cards(config, environ) if len(card.workers) * share > 1]
-    if full and config.rollout.engine == "vllm":
-        most = max(len(card.workers) for card in full)
-        what = f"is {share:g} of a GPU, and {most} workers share GPU {', '.join(card.device for card in full)}"
+    if full:
+        shared = "; ".join(f"{len(card.workers)} workers share GPU {card.device}" for card in full)
+        what = f"is {share:g} of a GPU, and {shared}"
         yield Problem("rollout.gpu_memory_utilization", what, _division(_fullest(config, full, environ)))
 
 
 def _fullest(config: Config, shared: Sequence[Card], environ: Mapping[str, str]) -> SharedCard | None:
     """Returns how the GPU that leaves workers least is divided; None if it cannot be reckoned on this machine."""
+    if not shared:
+        return None
     try:
         shape = model_shape(config, environ=environ)
     except ConfigError:
@@ -128,19 +140,21 @@ def _fullest(config: Config, shared: Sequence[Card], environ: Mapping[str, str])
 
 
 def _division(divided: SharedCard | None) -> str:
-    """Says what each vLLM worker may take of its GPU."""
+    """Says what each vLLM worker may take of its GPU, or that there must be fewer of them."""
     if divided is None:
-        return "set rollout.gpu_memory_utilization to each worker's part of what the others leave free"
+        return f"set rollout.gpu_memory_utilization to each worker's part of what the others leave free; or {FEWER}"
     if divided.suffices:
-        return f"set rollout.gpu_memory_utilization to {divided.each:.2f} or less, and {divided.least:.2f} or more"
-    return f"no share suffices: {divided.each:.2f} of it is left for each worker, which needs {divided.least:.2f}"
+        shares = f"{divided.each:.2f} or less, and {divided.least:.2f} or more"
+        return f"set rollout.gpu_memory_utilization to {shares}; or {FEWER}"
+    return f"{FEWER}: {divided.each:.2f} of the GPU is left for each of these, and each needs {divided.least:.2f}"
 
 
 def _need(divided: SharedCard | None) -> str:
     """Says what an engine without a share takes of its GPU."""
     if divided is None:
         return ""
-    return f" (each worker takes up to {divided.least:.0%} of it, and {divided.each:.0%} is left for each)"
+    takes, left = (f"{100 * share:.0f} %" for share in (divided.least, divided.each))
+    return f" (each worker takes up to {takes} of it, and {left} is left for each)"
 
 
 def _devices(config: Config, environ: Mapping[str, str]) -> list[str]:

@@ -1,8 +1,8 @@
 """What of a model `torch.compile` compiles: nothing, the elementwise parts of its layers, or whole layers.
 
 - It changes nothing but rounding, and works with activation checkpointing, adapters and FSDP.
-- Elementwise parts are compiled while the first micro-batches are trained, once for each kind of call, with and without
-  a gradient: no rank compiles them in the middle of a run. Layers may be compiled again for other lengths.
+- Elementwise parts are compiled once for each kind of call, when it first comes: with a gradient in the first update,
+  without one when an older version is first scored. Layers may be compiled again for other lengths.
 """
 
 from typing import Literal

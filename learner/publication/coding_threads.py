@@ -1,4 +1,5 @@
-"""The number of threads that code a version's pieces: one for each core that torch leaves to this rank."""
+"""The number of threads that code a version's pieces: one for each core that torch leaves to this rank, few
+beside a GPU."""
 
 import os
 from collections.abc import Mapping

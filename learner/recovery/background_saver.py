@@ -106,10 +106,12 @@ class BackgroundSaver:
         self._pruning: BackgroundThread | None = None
         self._making_room: BackgroundThread | None = None
 
-    def make_room(self, pieces: Sequence[Piece]) -> None:
+    def make_room(self, pieces: Callable[[], Sequence[Piece]]) -> None:
         """Begins to pin the memory of the first checkpoint, which is to have these pieces, where that takes long."""
-        if self._making_room is None and not self._copies and _on_gpu(pieces):
-            self._making_room = BackgroundThread("room for checkpoints", lambda: self._find_room(pieces))
+        if self._making_room is not None or self._copies:
+            self.check()
+        elif _on_gpu(found := pieces()):
+            self._making_room = BackgroundThread("room for checkpoints", lambda: self._find_room(found))
             self._making_room.start()
 
     def begin(self, version: Version, pieces: Sequence[Piece], history: History) -> "torch.cuda.Event | None":
@@ -183,8 +185,11 @@ class BackgroundSaver:
     def _copy(self, pieces: Sequence[Piece]) -> tuple[tuple[Piece, ...], "torch.cuda.Event | None"]:
         """Returns copies on the CPU, in the memory of the last ones where they fit, and when they will be complete."""
         if self._making_room is not None:
-            self._making_room.join()
+            self._making_room.join(self._deadline_s)
             self.check()
+            if self._making_room.is_alive():
+                what = f"its host memory was not pinned within {self._deadline_s:.0f} s"
+                raise DeadlineError(Problem("checkpoint", what, "see whether the machine swaps; a restart continues"))
             self._making_room = None
         self._find_room(pieces)
         copies = [self._copies[piece.name, piece.first] for piece in pieces]

@@ -73,6 +73,7 @@ def test_a_roofline_counts_products_with_their_gradients_and_what_is_computed_ag
         ("8B", "NVIDIA H200", "selective", 0.41, False),
         ("4B", "NVIDIA H100 80GB HBM3", "full", 0.34, True),
         ("8B", "NVIDIA H100 80GB HBM3", "full", 0.1, None),
+        ("8B", "NVIDIA GH200 480GB", "full", 0.1, None),
         ("0.6B", "NVIDIA H200", "full", 0.1, None),
         ("8B, 12 of 36 layers", "NVIDIA H200", "full", 0.1, None),
     ],
@@ -80,9 +81,10 @@ def test_a_roofline_counts_products_with_their_gradients_and_what_is_computed_ag
 def test_only_what_a_card_can_reach_is_judged(
     shape: str, device: str, checkpointing: str, mfu: float, judged: bool | None
 ) -> None:
-    """Other shapes, and those that are cut, have their roofline beside them and no promise."""
+    """Other shapes, those that are cut and layers that are not compiled have their roofline and no promise."""
     row = Row(shape, "2x8 of 256+3840", 8_192, 1, "ours", seconds=1.0, mfu=mfu)
-    promises = targets([row], device, checkpointing)
+    assert not any("MFU" in promise for promise in targets([row], device, checkpointing))
+    promises = targets([row], device, checkpointing, compiled=True)
     assert [kept for promise, kept in promises.items() if "MFU" in promise] == ([] if judged is None else [judged])
 
 

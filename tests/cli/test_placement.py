@@ -25,6 +25,12 @@ def gpus(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(machine, "gpus", lambda: found)
 
 
+ELSEWHERE: dict[str, dict[str, object]] = {
+    "redis": {"url": "redis://host:6379/0"},
+    "store": {"url": "https://s3", "bucket": "b"},
+}
+
+
 def config(**sections: dict[str, object]) -> Config:
     return Config.model_validate({"run": {"name": "r", "dir": "r"}, **sections})
 
@@ -78,6 +84,7 @@ def test_workers_that_together_want_more_than_their_gpu_are_refused(
     problems = list(placement.refusals(config(rollout=rollout, learner={"device": "cpu"})))
     assert [problem.where for problem in problems] == (["rollout.gpu_memory_utilization"] if refused else [])
     assert list(placement.refusals(config(rollout=rollout | {"engine": "transformers"}))) == []
+    assert list(placement.refusals(config(rollout=rollout, **ELSEWHERE))) == []
 
 
 def public_model(name: str, tmp_path: Path, engine: str = "vllm", **rollout: object) -> Config:
@@ -107,9 +114,9 @@ def test_it_is_said_that_no_share_suffices_and_what_an_engine_without_one_takes(
 ) -> None:
     gpus(monkeypatch, 1)
     (problem,) = placement.sharing(public_model("qwen3-4b", tmp_path))
-    assert "no share suffices: 0.00 of it is left for each worker" in problem.fix
-    (problem,) = placement.sharing(public_model("qwen3-0.6b", tmp_path, "transformers"))
-    assert re.search(r"each worker takes up to \d+% of it, and \d+% is left for each", problem.fix)
+    assert "name fewer workers here" in problem.fix and "0.00 of the GPU is left for each of these" in problem.fix
+    (problem,) = placement.sharing(public_model("qwen3-4b", tmp_path, "transformers"))
+    assert re.search(r"each worker takes up to \d+ % of it, and 0 % is left for each", problem.fix)
 
 
 def test_a_run_takes_the_gpus_that_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from echo_queue.cli.config import examine
 from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.connections.endpoints import EMBEDDED
+from echo_queue.fleet.invitation import machine
 from echo_queue.submission.sources.registry import open_source
 from tests.capacity.estimate import MODELS
 from workers.environments.math import Math
@@ -34,8 +35,12 @@ def path(request: pytest.FixtureRequest) -> Path:
     return Path(request.param)
 
 
-def test_it_has_no_problems(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_it_has_no_problems(gpus: int, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what its users must bring is missing: prompts that a script writes, vLLM, torch for GPUs, and servers."""
+    here = [machine.Gpu("0", "NVIDIA H100 80GB HBM3", 80 << 30, "580.65")] * gpus
+    monkeypatch.setattr(machine, "torch_cuda", lambda: 12 if gpus else None)
+    monkeypatch.setattr(machine, "gpus", lambda: here)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     config: Config = load(path, {})

@@ -19,8 +19,8 @@ from echo_queue.errors import ConfigError, Problem
 
 MIB = 1 << 20
 MARGIN = 0.05
-"""The share of a GPU's memory that an estimate leaves free, for what its formulas miss. On CPUs processes needed up to
-1.04 times what they say (docs/estimate.md, "How near it is"); on GPUs nothing has been measured yet."""
+"""The share of a GPU's memory that an estimate leaves free, for what its formulas miss. It is chosen, not measured:
+docs/estimate.md, "How near it is", has what CPUs say of the formulas, and no GPU has said anything yet."""
 
 
 @dataclass(frozen=True)
