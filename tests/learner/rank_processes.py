@@ -17,9 +17,9 @@ from torch.distributed import PrefixStore, TCPStore
 from learner.ranks.team import Team
 from tests.learner.learner_harness import PROCESSES
 
-DEADLINE_S = 120.0
+DEADLINE_S = 480.0
 """The longest that the ranks of a test may take."""
-COLLECTIVE_S = 60.0
+COLLECTIVE_S = 240.0
 """The team's deadline for what all ranks do together, where a test does not wait for it."""
 HOST = "127.0.0.1"
 
