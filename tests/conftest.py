@@ -4,8 +4,8 @@ import gc
 import logging
 import os
 import signal
-import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 
@@ -32,6 +32,7 @@ def pytest_configure() -> None:
     for variable in ONE_THREAD:
         os.environ.setdefault(variable, "1")
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    _configure_hypothesis()
     gc.disable()
 
 
@@ -40,17 +41,23 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_finish() -> None:
-    """Hypothesis, where any collected test uses it, draws from the same seed and never judges by how fast it draws."""
     gc.freeze()
     gc.enable()
-    if "hypothesis" in sys.modules:
-        from hypothesis import HealthCheck, core, settings
 
-        settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-        settings.load_profile("any machine")
 
-        if core.global_force_seed is None:
-            core.global_force_seed = session_seed()
+def _configure_hypothesis() -> None:
+    """Makes Hypothesis, where it is installed, draw from the same seed, and never judge by how fast it draws.
+
+    Each test keeps the settings of the moment in which it was imported.
+    """
+    if find_spec("hypothesis") is None:
+        return
+    from hypothesis import HealthCheck, core, settings
+
+    settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("any machine")
+    if core.global_force_seed is None:
+        core.global_force_seed = session_seed()
 
 
 @pytest.fixture(autouse=True)
