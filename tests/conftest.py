@@ -11,6 +11,7 @@ import pytest
 
 from echo_queue.connections.storage import outage_log
 from tests.seed import VARIABLE, session_seed
+from tests.variables import variables_kept
 
 pytest_plugins = ["tests.servers.embedded", "tests.servers.redis", "tests.servers.s3", "tests.tiers"]
 
@@ -66,11 +67,8 @@ def variables_as_they_were() -> Iterator[None]:
 
     Fixtures that each restore what they found leave some behind where they do not end in the reverse order.
     """
-    before = dict(os.environ)
-    yield
-    for name in os.environ.keys() - before.keys():
-        del os.environ[name]
-    os.environ.update(before)
+    with variables_kept():
+        yield
 
 
 @pytest.fixture

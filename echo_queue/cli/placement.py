@@ -53,7 +53,7 @@ def of_run(config: Config, environ: Mapping[str, str] = os.environ) -> list[Plac
 
     The learner takes the first GPUs, and workers take these last. No worker is told its GPU where there is only one.
     """
-    return _placed(config, _devices(config, environ))
+    return _placed(config, _devices(config, _gpus(), environ))
 
 
 def _placed(config: Config, found: Sequence[str]) -> list[Placement]:
@@ -79,8 +79,8 @@ class Card:
 
 def cards(config: Config, environ: Mapping[str, str] = os.environ) -> list[Card]:
     """Returns the GPUs of a run, with the learner and the workers that `of_run` places on them."""
-    found = _devices(config, environ)
-    memory = {gpu.index: gpu.memory_bytes for gpu in machine.gpus()} if found else {}
+    gpus = _gpus()
+    found, memory = _devices(config, gpus, environ), {gpu.index: gpu.memory_bytes for gpu in gpus}
     workers: dict[str, list[str]] = {device: [] for device in found}
     for place in _placed(config, found) if found else ():
         workers[place.device or found[0]].append(place.name)
@@ -157,10 +157,14 @@ def _need(divided: SharedCard | None) -> str:
     return f" (each worker takes up to {takes} of it, and {left} is left for each)"
 
 
-def _devices(config: Config, environ: Mapping[str, str]) -> list[str]:
-    """Returns the GPUs of a run, as CUDA_VISIBLE_DEVICES names them. Without a torch for them, no driver is asked."""
-    cuda = machine.torch_cuda()
-    return machine.devices(config.rollout.engine, machine.gpus() if cuda else [], cuda, environ)
+def _gpus() -> list[machine.Gpu]:
+    """Returns the GPUs of this machine. Without a torch for them, no driver is asked."""
+    return machine.gpus() if machine.torch_cuda() else []
+
+
+def _devices(config: Config, gpus: Sequence[machine.Gpu], environ: Mapping[str, str]) -> list[str]:
+    """Returns which of `gpus` are the run's, as CUDA_VISIBLE_DEVICES names them."""
+    return machine.devices(config.rollout.engine, gpus, machine.torch_cuda(), environ)
 
 
 def _learners(config: Config) -> int:

@@ -5,9 +5,10 @@ speed. Here a few threads fill blocks of pinned memory, while the GPU copies tho
 pinned itself, which would take seconds and lock as much memory as the model has.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,13 +21,23 @@ THREADS = 4
 """Each fills a block of its own: a link is about as fast as four cores copy, whatever threads torch may use."""
 
 
+Pair: TypeAlias = tuple[Tensor, Tensor]
+"""A weight of an engine, and the tensor whose values it is to have."""
+
+
+def pairs_by_place(weights: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> tuple[list[Pair], list[Pair]]:
+    """Returns the pairs whose weight is on a GPU and all others. A weight with several names is in one pair."""
+    pairs = {id(weights[name]): (weights[name], tensor) for name, tensor in tensors.items()}.values()
+    return [pair for pair in pairs if pair[0].is_cuda], [pair for pair in pairs if not pair[0].is_cuda]
+
+
 class GpuCopies:
     """The blocks for copies to one GPU, made by the first copy and used by each later one."""
 
     def __init__(self) -> None:
         self._free = SimpleQueue[_Block]()
 
-    def to_gpu(self, pairs: Collection[tuple[Tensor, Tensor]]) -> None:
+    def to_gpu(self, pairs: Collection[Pair]) -> None:
         """Copies, of each pair, the second tensor into the first, which is on the GPU and has its type and shape.
 
         The calling thread's stream does it, after all that it was given before. It is complete at the end.
@@ -35,7 +46,7 @@ class GpuCopies:
             return
         stream = torch.cuda.current_stream(next(iter(pairs))[0].device)
 
-        def carry(stretch: tuple[Tensor, Tensor]) -> None:
+        def carry(stretch: Pair) -> None:
             with on_stream(stream), torch.no_grad():
                 self._carry(*stretch)
 
@@ -68,7 +79,7 @@ class _Block:
         self._read.record()
 
 
-def _stretches(pairs: Collection[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+def _stretches(pairs: Collection[Pair]) -> Iterator[Pair]:
     """Cuts pairs into rows of at most a block's bytes, but for targets whose elements lie in another order."""
     for target, source in pairs:
         if not target.is_contiguous():

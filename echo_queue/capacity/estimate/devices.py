@@ -33,8 +33,13 @@ class Device:
 
     @property
     def usable(self) -> int:
-        """What may be filled, by an estimate: the memory less `MARGIN` of it."""
-        return round(self.memory * (1 - MARGIN))
+        """Returns the bytes that an estimate may fill."""
+        return usable(self.memory)
+
+
+def usable(memory: int) -> int:
+    """Returns the bytes of a GPU that an estimate may fill: all of its memory but `MARGIN`."""
+    return round(memory * (1 - MARGIN))
 
 
 DEVICES: Mapping[str, Device] = {

@@ -88,7 +88,7 @@ class LearnerMemory:
     checkpointed_activations: int
     """The same with activation checkpointing of every layer, while one layer is computed again."""
     recomputed: int
-    """Of these, the activations of the layer that is computed again. The head's backward pass comes before it."""
+    """The layer that is computed again keeps so many of these, after the head's backward pass."""
     layer_gradients: int
     """The gradients that a layer's backward pass holds beside its activations (`layer_gradients`)."""
     reduction: int
@@ -103,7 +103,7 @@ class LearnerMemory:
     """With the anchor `old`, a copy of the published form, which an optimizer step is compared with. No activations
     are there then."""
     context: int
-    """What a process takes of a GPU before any tensor."""
+    """A process takes so many bytes of a GPU before any tensor."""
     host: int
     """Beside a GPU: the host memory of the newest version, of the checkpoint's copy, and of what is offloaded."""
 
@@ -126,7 +126,7 @@ class LearnerMemory:
 
     @property
     def peak(self) -> int:
-        """The most that tensors take."""
+        """Returns the most bytes that tensors take."""
         return self._peak(self.activations)
 
     @property
@@ -135,7 +135,7 @@ class LearnerMemory:
 
     @property
     def needed(self) -> int:
-        """What a device must have: the peak, the context, and what the allocator cannot use."""
+        """Returns the bytes that a device must have: the peak, the context, and what the allocator cannot use."""
         return self._needed(self.peak)
 
     @property

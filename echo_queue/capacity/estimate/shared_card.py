@@ -7,7 +7,7 @@ vLLM takes a share of the whole card, `rollout.gpu_memory_utilization`, whatever
 import math
 from dataclasses import dataclass
 
-from echo_queue.capacity.estimate.devices import MARGIN
+from echo_queue.capacity.estimate.devices import usable
 from echo_queue.capacity.estimate.learner_memory import CONTEXT, LearnerMemory
 from echo_queue.capacity.estimate.worker_memory import WorkerMemory
 from echo_queue.config import Config
@@ -23,17 +23,17 @@ class SharedCard:
     """Shares of a GPU, in hundredths. What is needed is rounded up, and what is left down."""
 
     learner: float
-    """What the learner needs."""
+    """The learner needs this share."""
     each: float
-    """What it leaves to each of `workers`, with `MARGIN` of the card free; 0 if nothing."""
+    """The learner leaves this share to each of `workers`, with a margin of the card free; 0 if nothing."""
     least: float
-    """What a worker needs: with vLLM weights, the cache of one sample at its longest, and what vLLM takes for itself;
-    else weights and the cache of all its samples."""
+    """A worker needs this share: with vLLM for weights, the cache of one sample at its longest, and what vLLM takes for
+    itself; else for weights and the cache of all its samples."""
     workers: int
 
     @property
     def suffices(self) -> bool:
-        """Whether what is left is enough for each worker."""
+        """Returns whether what is left is enough for each worker."""
         return self.least <= self.each
 
 
@@ -55,7 +55,7 @@ def shared_card(
 ) -> SharedCard:
     """Returns how `workers` and the learner divide a GPU of so many bytes; `learner`: None if it is elsewhere."""
     taken = learner_needs(config, learner) if learner else 0
-    left = (memory * (1 - MARGIN) - taken) / memory / workers
+    left = (usable(memory) - taken) / memory / workers
     return SharedCard(_up(taken / memory), max(0.0, _down(left)), _up(worker_needs(config, worker) / memory), workers)
 
 

@@ -13,6 +13,7 @@ from echo_queue.weights import Signer
 from learner.publication import signing_key
 from tests.fleet.invitation.inviting_run import VARIABLES, InvitingRun, inviting_run
 from tests.queue.clients import Clients
+from tests.variables import variables_kept
 
 Say = Callable[..., Result]
 
@@ -21,7 +22,7 @@ Say = Callable[..., Result]
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InvitingRun]:
     """A run whose learner has begun."""
     with inviting_run(tmp_path_factory.mktemp("home")) as run:
-        with as_it_was():
+        with variables_kept():
             os.environ.update(VARIABLES)
             list(prepare(run.config()))
             learner = Clients.connected_as(run.config(), "learner")
@@ -35,7 +36,7 @@ def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Say:
     monkeypatch.chdir(tmp_path)
 
     def said(*words: object) -> Result:
-        with as_it_was():
+        with variables_kept():
             return CliRunner().invoke(app, [str(word) for word in words])
 
     for name, value in VARIABLES.items():
@@ -46,19 +47,9 @@ def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Say:
 @contextmanager
 def secrets_of(home: Path) -> Iterator[None]:
     """Gives this process the secrets of a machine that has joined in `home`."""
-    with as_it_was():
+    with variables_kept():
         Home(home, "").apply_environment()
         yield
-
-
-@contextmanager
-def as_it_was() -> Iterator[None]:
-    """Restores the environment in the end."""
-    before = dict(os.environ)
-    try:
-        yield
-    finally:
-        _restore(before)
 
 
 @pytest.fixture
@@ -71,8 +62,3 @@ def invited(say: Say, run: InvitingRun) -> Callable[..., str]:
         return done.stdout.strip()
 
     return invite
-
-
-def _restore(before: dict[str, str]) -> None:
-    os.environ.clear()
-    os.environ.update(before)

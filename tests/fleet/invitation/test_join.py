@@ -22,13 +22,14 @@ from echo_queue.queue import Caller, Chunk, Heartbeat, Outcome, PromptSet, Trust
 from echo_queue.queue.keys import Keys
 from echo_queue.records import PromptShard, Published, Version
 from echo_queue.weights import Signer
-from tests.fleet.invitation.conftest import Say, as_it_was, secrets_of
+from tests.fleet.invitation.conftest import Say, secrets_of
 from tests.fleet.invitation.inviting_run import RUN, InvitingRun
 from tests.killer import Killer
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import group_of
 from tests.servers.s3 import KEYS
 from tests.servers.tls import certify
+from tests.variables import variables_kept
 from tests.waiting import wait_until
 from workers.shutdown import Shutdown
 from workers.weights.key_pinning import KeyChanged, pin
@@ -126,7 +127,7 @@ def test_what_invite_prints_joins_and_keeps_the_token_out_of_the_command_line(
     command = re.search("echo-queue (join .*)", issued.stderr)
     assert command is not None and issued.stdout.strip() not in issued.stderr
     words = (*command[1].split(), "--check", "--dir", str(tmp_path / "a"))
-    with as_it_was():
+    with variables_kept():
         joined = CliRunner().invoke(app, words, input=issued.stdout)
     assert joined.exit_code == 0 and "standard input" not in joined.stderr, joined.output
     token = issued.stdout.strip()

@@ -16,11 +16,11 @@ from echo_queue.errors import IDLE
 from echo_queue.fleet.invitation.issuing import issue
 from echo_queue.fleet.invitation.register import worker_user
 from echo_queue.queue.keys import Keys
-from tests.fleet.invitation.conftest import as_it_was
 from tests.fleet.invitation.inviting_run import RUN, VARIABLES
 from tests.fleet.invitation.staged_run import REWARD, StagedRun, staged_run
 from tests.processes import children_of, command_of
 from tests.source_code import ROOT
+from tests.variables import variables_kept
 from tests.waiting import wait_until
 
 END_S = 180.0
@@ -30,7 +30,7 @@ END_S = 180.0
 def staged(tmp_path: Path) -> Iterator[StagedRun]:
     home = tmp_path / "home"
     home.mkdir()
-    with as_it_was():
+    with variables_kept():
         os.environ.update(VARIABLES)
         with staged_run(home) as staged:
             yield staged

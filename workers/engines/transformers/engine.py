@@ -24,7 +24,7 @@ from echo_queue.weights.manifest import TensorInfo
 from echo_queue.weights.tensors import matches
 from workers.engines import model_folder
 from workers.engines.draw import draw
-from workers.engines.gpu_copies import GpuCopies
+from workers.engines.gpu_copies import GpuCopies, pairs_by_place
 from workers.engines.protocol import PROBE_THREADS, SampleKey, SampleRequest, Sampling, check
 from workers.engines.transformers import attention
 from workers.engines.transformers.kv_cache import KeysValues, KVCache
@@ -110,12 +110,11 @@ class TransformersEngine:
         problems = list(model_folder.misfits(parameters, tensors, version, self._served))
         if problems:
             raise ConfigError(*problems)
-        pairs = {id(parameters[name]): (parameters[name], tensor) for name, tensor in tensors.items()}.values()
-        self._copies.to_gpu([pair for pair in pairs if pair[0].is_cuda])
+        on_gpu, on_cpu = pairs_by_place(parameters, tensors)
+        self._copies.to_gpu(on_gpu)
         with torch.no_grad():
-            for parameter, tensor in pairs:
-                if not parameter.is_cuda:
-                    parameter.copy_(tensor)
+            for parameter, tensor in on_cpu:
+                parameter.copy_(tensor)
         self.version = version
         self._rows.serve(version.number)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from echo_queue.errors import ConfigError, Problem
-from workers.engines.gpu_copies import GpuCopies
+from workers.engines.gpu_copies import GpuCopies, pairs_by_place
 
 BLOCK_ROWS = 256
 
@@ -44,10 +44,10 @@ def views(model: Any, checkpoint: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def renew(views: Mapping[str, Tensor], tensors: Mapping[str, Tensor], copies: GpuCopies) -> None:
     """Copies `tensors` into their views, on a CPU with all its cores, since generation pauses meanwhile."""
-    pairs = {id(views[name]): (views[name], tensor) for name, tensor in tensors.items()}.values()
-    copies.to_gpu([pair for pair in pairs if pair[0].is_cuda])
+    on_gpu, on_cpu = pairs_by_place(views, tensors)
+    copies.to_gpu(on_gpu)
     with ThreadPoolExecutor(os.cpu_count(), "renewing") as cores:
-        for _ in cores.map(lambda pair: _copy(*pair), [pair for pair in pairs if not pair[0].is_cuda]):
+        for _ in cores.map(lambda pair: _copy(*pair), on_cpu):
             """The iteration raises a copy's error."""
 
 
