@@ -153,8 +153,7 @@ def _need(divided: SharedCard | None) -> str:
     """Says what an engine without a share takes of its GPU."""
     if divided is None:
         return ""
-    takes, left = (f"{100 * share:.0f} %" for share in (divided.least, divided.each))
-    return f" (each worker takes up to {takes} of it, and {left} is left for each)"
+    return f" (each worker takes up to {divided.least:.0%} of it, and {divided.each:.0%} is left for each)"
 
 
 def _gpus() -> list[machine.Gpu]:

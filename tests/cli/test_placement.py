@@ -116,7 +116,7 @@ def test_it_is_said_that_no_share_suffices_and_what_an_engine_without_one_takes(
     (problem,) = placement.sharing(public_model("qwen3-4b", tmp_path))
     assert "name fewer workers here" in problem.fix and "0.00 of the GPU is left for each of these" in problem.fix
     (problem,) = placement.sharing(public_model("qwen3-4b", tmp_path, "transformers"))
-    assert re.search(r"each worker takes up to \d+ % of it, and 0 % is left for each", problem.fix)
+    assert re.search(r"each worker takes up to \d+% of it, and 0% is left for each", problem.fix)
 
 
 def test_a_run_takes_the_gpus_that_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
