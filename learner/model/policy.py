@@ -164,6 +164,15 @@ class Policy:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
+    def expect_backward(self, *, last: bool) -> None:
+        """Prepares for a backward pass; `last`: of an optimizer step. A rank alone puts its gradient in place only then.
+
+        Until then FSDP adds up what a micro-batch gives where it lies: the same sums in the same order, without two
+        copies of all gradients in float32 for each micro-batch. Several ranks keep only their own rows of them.
+        """
+        if isinstance(self._scorer, FSDPModule) and self.team.size == 1:
+            self._scorer.set_requires_gradient_sync(last)
+
     def forget_gathered(self) -> None:
         """Lets go of what FSDP gathered in the last forward pass, for whoever writes into the masters after it.
 

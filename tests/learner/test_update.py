@@ -97,6 +97,26 @@ def test_a_restored_policy_goes_on_bit_for_bit(dtype: torch.dtype) -> None:
             assert torch.equal(state_of(second)[name], tensor), name
 
 
+def test_a_gradient_that_is_put_in_place_with_the_last_micro_batch_is_the_same_to_the_bit() -> None:
+    settings, groups = SETTINGS.model_copy(update={"micro_tokens": 24}), [group(number) for number in range(4)]
+    at_once, at_last = make_policy(dtype=torch.bfloat16), make_policy(dtype=torch.bfloat16)
+    at_once.expect_backward = lambda *, last: None  # type: ignore[method-assign]  # as FSDP does it of itself
+    missing = []
+    backward = at_last.expect_backward
+
+    def watched(*, last: bool) -> None:
+        missing.append(all(master.grad is None for master in at_last.masters.values()))
+        backward(last=last)
+
+    at_last.expect_backward = watched  # type: ignore[method-assign]
+    for policy in (at_once, at_last):
+        for number in (1, 2):
+            learn(policy, groups, number, settings, 1.0)
+    assert len(missing) > 4 and all(missing)
+    for name, tensor in state_of(at_once).items():
+        assert torch.equal(state_of(at_last)[name], tensor), name
+
+
 @pytest.mark.parametrize("correction", [{}, {"preset": "m2po"}])
 def test_deterministic_algorithms_leave_every_bit_of_an_update_on_a_cpu(
     correction: dict[str, str], usual_algorithms: None
