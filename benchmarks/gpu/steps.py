@@ -41,9 +41,11 @@ def steps(rows: Path, here: Card, *, fake: bool) -> list[Step]:
     def own(name: str, timeout_s: float, **needs: float) -> Step:
         return Step(name, _command("benchmarks.gpu.steps", name, str(rows), fake=fake), timeout_s, **needs)
 
-    def learner(name: str, timeout_s: float, *options: str, mix: str, shape: str, **needs: float) -> Step:
+    def learner(
+        name: str, timeout_s: float, *options: str, mix: str, shape: str, baselines: Sequence[str] = (), **needs: float
+    ) -> Step:
         chosen = ["--shapes", "fake", "--micro-tokens", "256"] if fake else ["--shapes", shape, *options]
-        ways = ["--ways", "ours", *(("rectangles", "transformers") if name in ("small", "long") else ())]
+        ways = ["--ways", "ours", *baselines]
         chosen += ["--mixes", {SMALL_MIX: "8+24", LONG_MIX: "24+8"}[mix] if fake else mix, *ways, "--repeats", "1"]
         chosen += [] if name == "small" else ["--no-stages"]
         command = _command("benchmarks.learner", "--rows", str(rows), *chosen, fake=fake)
@@ -60,15 +62,20 @@ def steps(rows: Path, here: Card, *, fake: bool) -> list[Step]:
         own("machine", 90),
         own("ceilings", 45),
         own("right", 90),
-        learner("small", 100, mix=SMALL_MIX, shape="0.6B", disk_gb=20, host_gb=24, gpu_gb=30),
+        learner(
+            "small", 130, mix=SMALL_MIX, shape="0.6B", baselines=["transformers"], disk_gb=20, host_gb=24, gpu_gb=30
+        ),
         own("beside", 60),
         learner("large", 110, "--micro-tokens", micro, mix=SMALL_MIX, shape=large, gpu_gb=room),
-        learner("long", 80, "--layers", "12", "--micro-tokens", "8192", mix=LONG_MIX, shape="8B", gpu_gb=70),
-        own("run", 120, disk_gb=2, host_gb=8),
         compiled("compiled", "elementwise"),
+        own("run", 120, disk_gb=2, host_gb=8),
         own("bits", 80),
+        learner(
+            "long", 110, "--layers", "12", "--micro-tokens", "16384",
+            mix=LONG_MIX, shape="8B", baselines=["rectangles", "transformers"], gpu_gb=76,
+        ),
         compiled("layers", "layers"),
-    ]
+    ]  # fmt: skip
 
 
 def _command(module: str, *words: str, fake: bool) -> Sequence[str]:

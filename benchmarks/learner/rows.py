@@ -88,7 +88,7 @@ class Extent:
 def measured(
     row: Row, shape: Shape, mix: Mix, config: Config, rows: Rows, *, where: torch.device, team: Team, extent: Extent
 ) -> Iterator[Row]:
-    """Yields a row for each way of training `mix`, and again with its parts, its roofline, and each of its stages.
+    """Yields a row for each way of training `mix`, and for ours again with its parts, its roofline, and each stage.
 
     What is yielded is known, whatever becomes of the rest. A way that needs too much memory says so, on one rank.
     An error of one of several ranks ends the benchmark: the others wait for that rank.
@@ -110,7 +110,7 @@ def measured(
                 if team.size > 1:
                     raise
                 yield replace(here, way=f"{way}{NO_MEMORY}")
-        if here.seconds and trainer:
+        if here.seconds and isinstance(trainer, Ours) and way == OURS:
             with risked(": parts"):
                 here = replace(here, parts=parts_of(partial(trainer.update, 1), where.type))
                 yield here
@@ -119,7 +119,7 @@ def measured(
                     attention = mix.attention(trainer.model)
                     here = replace(here, roofline=roofline(partial(trainer.update, 1), attention, extent.rates))
                     yield here
-            if extent.stages and team.size == 1 and way == OURS and isinstance(trainer, Ours):
+            if extent.stages and team.size == 1:
                 with risked(": stages"):
                     from benchmarks.learner.stages import stages_of  # what else it needs, rows without stages do not
 

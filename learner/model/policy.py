@@ -165,10 +165,11 @@ class Policy:
         self.optimizer.zero_grad(set_to_none=True)
 
     def expect_backward(self, *, last: bool) -> None:
-        """Prepares for a backward pass; `last`: of an optimizer step. A rank alone puts its gradient in place only then.
+        """Prepares for a backward pass, the `last` one of an optimizer step or not.
 
-        Until then FSDP adds up what a micro-batch gives where it lies: the same sums in the same order, without two
-        copies of all gradients in float32 for each micro-batch. Several ranks keep only their own rows of them.
+        A rank alone puts its gradient in place in the last one. Before it, FSDP adds up what each micro-batch gives
+        where it lies: the same sums in the same order, without two copies of all gradients in float32 each time.
+        Several ranks keep their own rows alone, so they reduce each micro-batch's gradient.
         """
         if isinstance(self._scorer, FSDPModule) and self.team.size == 1:
             self._scorer.set_requires_gradient_sync(last)

@@ -98,8 +98,7 @@ def test_first_what_the_card_can_do_then_what_is_right_then_what_is_fast_then_a_
     h100, h200 = Card("NVIDIA H100", 85.5, 85.0), Card("NVIDIA H200", 150.7, 150.0)
     found = steps(Path("rows"), h100, fake=False)
     assert [step.name for step in found] == [
-        "machine", "ceilings", "right", "small", "beside", "large", "long", "run", "compiled", "bits",
-        "layers",
+        "machine", "ceilings", "right", "small", "beside", "large", "compiled", "run", "bits", "long", "layers",
     ]  # fmt: skip
     large = {card.name: steps(Path("rows"), card, fake=False)[5] for card in (h100, h200)}
     assert "4B" in large["NVIDIA H100"].command and large["NVIDIA H100"].gpu_gb < h100.free_gb
