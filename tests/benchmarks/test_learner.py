@@ -101,7 +101,7 @@ def assert_measured(rows: list[dict[str, Any]], ways: set[str]) -> None:
         assert (min(stages.values(), default=0.0) > 0) == (row["way"] == "ours")
 
 
-@pytest.mark.slow
+@pytest.mark.proof(kind="tiny shapes", share=0.5)
 def test_all_of_it_runs_with_a_tiny_shape() -> None:
     assert_measured(figures("--shapes", "fake", "--micro-tokens", "256"), {"ours", "transformers"})
 

@@ -289,7 +289,9 @@ def with_and_without_training(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [CASES["tied"], SINGLE])
+@pytest.mark.parametrize(
+    "case", [pytest.param(CASES["tied"], marks=pytest.mark.proof(kind="ranks", share=0.5)), SINGLE]
+)
 def test_training_continues_on_fewer_ranks(case: Case, folder: Path) -> None:
     """On four ranks, then on two, then on one; and then on four again."""
     state: dict[str, Tensor] | None = None

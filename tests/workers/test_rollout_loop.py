@@ -468,7 +468,14 @@ def stored_tokens(run: WorkerHarness) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL, None], ids=["SIGTERM", "SIGKILL", "dismissed"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param(signal.SIGTERM, id="SIGTERM"),
+        pytest.param(signal.SIGKILL, id="SIGKILL", marks=pytest.mark.proof(kind="workers' ends", share=0.5)),
+        pytest.param(None, id="dismissed", marks=pytest.mark.proof(kind="workers' ends", share=0.5)),
+    ],
+)
 def test_another_worker_goes_on_where_one_was_taken_away(
     harness: Begin, tmp_path: Path, end: signal.Signals | None
 ) -> None:

@@ -1,6 +1,6 @@
 """Every role dies right after every step it takes, once and twice in a row; the run goes on as if it had not.
 
-`make test` tries a third of the points, which the session's seed draws; `make proof` tries every point and all pairs,
+`make test` tries a sixth of the points, which the session's seed draws; `make proof` tries every point and all pairs,
 of which CI draws a few (`tests/tiers.py`).
 """
 
@@ -34,7 +34,7 @@ from tests.faults.crash_points.cases import (
 from tests.faults.crash_points.crashing_run import DEADLINE_S, CrashHarness
 from tests.tiers import few
 
-DRAWN_POINTS = 1 / 3
+DRAWN_POINTS = 1 / 6
 """The share of the points of each role that `make test` draws."""
 FEW_PAIRS = 6
 """Pairs of each role that CI draws."""

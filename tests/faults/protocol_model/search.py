@@ -21,7 +21,7 @@ INSTANCES = (
     Protocol(workers=1),
     Protocol(takeover=False, partials=True),
 )
-"""The instances that each test run searches as a whole."""
+"""The instances that the tests search as a whole."""
 LARGE = (Protocol(s=1, workers=1), Protocol(), Protocol(s=1))
 """Takeovers in larger instances: minutes."""
 STUCK = "eventual drain: from here not everything can be trained"

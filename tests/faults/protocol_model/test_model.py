@@ -37,7 +37,15 @@ BREAKS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "protocol", INSTANCES, ids=lambda one: f"s={one.s} workers={one.workers} partial rollouts={one.partials}"
+    "protocol",
+    [
+        pytest.param(
+            one,
+            marks=[pytest.mark.proof(kind="instances of the model", share=0.5)] if one.s or one.workers == 1 else [],
+            id=f"s={one.s} workers={one.workers} partial rollouts={one.partials}",
+        )
+        for one in INSTANCES
+    ],
 )
 def test_no_interleaving_with_one_fault_breaks_a_promise(protocol: Protocol) -> None:
     verdict = search(protocol)

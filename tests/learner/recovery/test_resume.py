@@ -30,6 +30,8 @@ from tests.queue.queue_harness import QueueHarness
 from tests.waiting import wait_until
 
 PROMPTS = 42
+FIRST = ("oldest first", "reuse")
+"""The usual method, and the one whose learner could train a group a second time."""
 IDS = sorted(f"set/0/{index}" for index in range(PROMPTS))
 
 
@@ -55,7 +57,13 @@ def manifests(harness: LearnerHarness, config: Config) -> list[CheckpointManifes
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(method, marks=[] if method in FIRST else pytest.mark.proof(kind="rewinds", share=0.25))
+        for method in METHODS
+    ],
+)
 def test_a_rewind_trains_again_what_was_trained_after_it_and_nothing_else(harness: LearnerHarness, method: str) -> None:
     """… with each method of selection; the groups that the learner could have trained a second time are forgotten."""
     config = a_run_that_ended(harness, method)
