@@ -36,7 +36,7 @@ from tests.tiers import few
 
 DRAWN_POINTS = 1 / 6
 """The share of the points of each role that `make test` draws."""
-FEW_PAIRS = 6
+FEW_PAIRS = 2
 """Pairs of each role that CI draws."""
 AT_A_TIME = 2
 SIMPLE = {
@@ -169,7 +169,7 @@ def test_a_role_may_die_after_any_of_its_steps(
         print(f" [{len(chosen)} of {len(places)} points of the {role}]", end="")
 
 
-@pytest.mark.proof(kind="single deaths", share=0.2)
+@pytest.mark.proof(kind="single deaths", share=0.1)
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("role", points.ROLES)
 def test_a_role_may_die_after_each_of_its_steps(

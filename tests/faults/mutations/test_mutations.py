@@ -75,7 +75,7 @@ def test_a_test_that_fails_where_nothing_is_broken_ends_it(
     assert apply.control([nowhere]), "there is no such test"
 
 
-@pytest.mark.proof(kind="mutations", share=0.1)
+@pytest.mark.proof(kind="mutations", share=0.05)
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda one: one.name)
 def test_a_broken_rule_is_noticed(mutation: Mutation) -> None:
