@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.gpu import runner, wheels
 from benchmarks.gpu.runner import Card, Runner, Step, missing
-from benchmarks.gpu.steps import steps
+from benchmarks.gpu.steps import OWN, steps
 from tests.processes import is_running
 from tests.source_code import ROOT
 from tests.waiting import wait_until
@@ -113,14 +113,10 @@ def test_what_travels_is_pinned_and_botocore_is_left_s3_alone(tmp_path: Path) ->
     assert 0 < wheels.checkout_bytes(ROOT) < 20 * wheels.MIB
 
 
-EACH_KIND = ["ceilings", "right", "beside", "long", "run"]
-"""Among them one of the learner's benchmark, whose steps differ in its options."""
-
-
 @pytest.mark.parametrize(
     "chosen",
     [
-        pytest.param(EACH_KIND, marks=pytest.mark.slow, id="one of each kind"),
+        pytest.param(["machine", "beside"], marks=pytest.mark.slow, id="a few"),
         pytest.param([], marks=pytest.mark.proof(kind="every step on a GPU", share=0.25), id="all"),
     ],
 )
@@ -134,4 +130,4 @@ def test_steps_run_with_tiny_shapes(tmp_path: Path, chosen: list[str]) -> None:
     named = chosen or [step.name for step in steps(Path("rows"), Card(), fake=True)]
     assert ended == dict.fromkeys(named, "ok") and [*ended] == named
     known = {row.get("of", row.get("way")) for row in rows(tmp_path) if "step" not in row}
-    assert known >= {*EACH_KIND, "ours"} - {"long"}, "each has left its rows"
+    assert known >= {*(chosen or [*OWN, "ours"])}, "each has left its rows"
