@@ -175,7 +175,8 @@ def beside(fake: bool) -> Iterator[Row]:
 
     kind, name = ("fake", "fake") if fake else ("real", "0.6B")
     shape, mix, where = SHAPES[kind][name], MIXES[kind][0], device.choose("auto")
-    settings = Learner(micro_tokens=256 if fake else 16_384, lr=1e-6, activation_checkpointing="full")
+    micro_tokens = 256 if fake else 16_384
+    settings = Learner(micro_tokens=micro_tokens, lr=1e-6, activation_checkpointing="full", compile="none")
     trainer = Ours(shape, settings, where, mix.batch(shape.sizes["vocab_size"]), team=Team.alone())
     trainer.update(1)
     count, published = 2 if fake else 4, list[float]()

@@ -461,9 +461,10 @@ class Learner(Section):
     offload: bool = False
     """Keeps in host memory what a GPU has no room for: the optimizer's two moments, 8 bytes a parameter, which each
     step takes to the GPU and back, and the copy of the weights that is being published. It changes no result."""
-    compile: Literal["none", "elementwise", "layers"] = "none"
+    compile: Literal["auto", "none", "elementwise", "layers"] = "auto"
     """What `torch.compile` compiles while the first micro-batches are trained: nothing, the elementwise parts of layers
-    (norms, rotations, gated products; it takes seconds), or whole layers (minutes)."""
+    (norms, rotations, gated products; it takes seconds), or whole layers (minutes). `auto` is `elementwise` on a GPU
+    for which torch can compile, unless `deterministic` is set, whose promise compiled code may break; else `none`."""
     deterministic: bool = False
     """Computes with deterministic algorithms alone, which are slower: what the same GPUs compute again, as after a
     restart, then has the same bits. An operation without such an algorithm ends the learner with an error that names

@@ -5,46 +5,69 @@
   without one when an older version is first scored. Layers may be compiled again for other lengths.
 """
 
-from typing import Literal
+import logging
 
 import torch
 from torch import Tensor
 
+from echo_queue import config
 from echo_queue.errors import ConfigError, Problem
 from learner.model.elementwise import compile_elementwise
 from learner.model.scorer import Scorer
 
-WITHOUT = 'write "none", which needs no compiler'
+FIX = 'write "auto", which compiles what it can on a GPU and nothing on a CPU'
+LONGER = {"elementwise": "seconds", "layers": "minutes"}
+
+log = logging.getLogger(__name__)
 
 
-def compile_model(scorer: Scorer, what: Literal["none", "elementwise", "layers"], device: torch.device) -> None:
-    """Makes `what` of the scorer compile itself when it is first called.
+def compile_model(scorer: Scorer, settings: config.Learner, device: torch.device) -> None:
+    """Makes what `settings.compile` names compile itself when it is first called.
 
-    Raises `ConfigError` if torch cannot compile for `device`, or knows no elementwise part in this model.
+    "auto" never fails: where a GPU could run compiled code and something is in the way, a warning says what. Any other
+    choice then raises `ConfigError`.
     """
+    what = _automatic(settings, device) if settings.compile == "auto" else settings.compile
     if what == "none":
         return
-    _check_compiler(what, device)
+    obstacle = _compiler_obstacle(device) or _compile(scorer, what)
+    if not obstacle:
+        log.info('compiles "%s" on first use: the first update takes %s longer', what, LONGER[what])
+    elif settings.compile == "auto":
+        log.warning("nothing is compiled, so updates take longer: %s", obstacle)
+    else:
+        raise ConfigError(Problem("learner.compile", f'is "{what}", but {obstacle}', FIX))
+
+
+def _automatic(settings: config.Learner, device: torch.device) -> str:
+    """Returns what "auto" stands for.
+
+    On a GPU the order in which compiled code adds numbers up may depend on the lengths that it was first called with.
+    After a restart these are others, so that `settings.deterministic` forbids it.
+    """
+    return "elementwise" if device.type == "cuda" and not settings.deterministic else "none"
+
+
+def _compiler_obstacle(device: torch.device) -> str:
+    """Returns why torch cannot compile for this device, which takes C++ for a CPU, Triton and C for a GPU; "" if it
+    can."""
+    try:
+        torch.compile(_doubled)(torch.ones(2, device=device))
+    except Exception as error:  # whatever the compilers and the loaders of what they make may raise
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        return f"torch cannot compile for {device.type}: {reason}"
+    return ""
+
+
+def _compile(scorer: Scorer, what: str) -> str:
+    """Returns why there is nothing to compile; "" if there is."""
     if what == "layers":
         for layer in scorer.layers:
             layer.compile()
     elif not compile_elementwise(scorer.model):
-        name = type(scorer.model).__name__
-        raise _refused(what, f"{name} has no elementwise part that is known", 'write "none" or "layers"')
-
-
-def _check_compiler(what: str, device: torch.device) -> None:
-    """Raises `ConfigError` if there is no compiler: C++ for a CPU, Triton for a GPU."""
-    try:
-        torch.compile(_doubled)(torch.ones(2, device=device))
-    except torch._dynamo.exc.TorchDynamoException as error:
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise _refused(what, f"torch cannot compile for {device.type}: {reason}", WITHOUT) from None
+        return f"{type(scorer.model).__name__} has no elementwise part that is known"
+    return ""
 
 
 def _doubled(numbers: Tensor) -> Tensor:
     return numbers * 2
-
-
-def _refused(what: str, why: str, fix: str) -> ConfigError:
-    return ConfigError(Problem("learner.compile", f'is "{what}", but {why}', fix))

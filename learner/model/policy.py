@@ -65,7 +65,7 @@ class Policy:
         self.team = team or Team.alone()
         self._scorer = Scorer(model)
         checkpoint_layers(self._scorer.layers, settings.activation_checkpointing)
-        compile_model(self._scorer, settings.compile, self.device)
+        compile_model(self._scorer, settings, self.device)
         if self.team.size > 1 or dtype != model.dtype:
             shard(self._scorer, self._scorer.layers, dtype, self.device)
         if model.device.type == "meta":

@@ -49,7 +49,7 @@ def test_everything_wrong_is_reported_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("old", ["true", "false"])
 def test_the_switch_that_compile_was_leads_to_the_choices_that_there_are(old: str, tmp_path: Path) -> None:
     (found,) = problems(tmp_path, BASE + f"[learner]\ncompile = {old}\n").values()
-    assert (found.where, found.fix) == ("learner.compile", 'write "none" or "elementwise" or "layers"')
+    assert (found.where, found.fix) == ("learner.compile", 'write "auto" or "none" or "elementwise" or "layers"')
 
 
 @pytest.mark.parametrize("name", ['name = "My run"', "name = 3", ""])

@@ -21,18 +21,24 @@ from learner.batch.prepare import prepare
 from learner.model.activations import Kept
 from learner.model.attention.rectangles import Rectangles
 from learner.model.compilation import compile_model
+from learner.model.elementwise import compile_elementwise
 from learner.model.loading import load_policy
 from learner.model.loading import prepare as for_scorer
 from learner.model.policy import Policy
 from learner.model.scorer import Scorer
 from learner.model.sharding import local
 from learner.ranks.team import Team
-from tests.learner.model.families import family_model
+from tests.learner.model.families import FAMILIES, family_model
 from tests.learner.synthetic import group, tiny_model
 
 CPU = torch.device("cpu")
+ELEMENTWISE = Learner(compile="elementwise")
 OFTEN = ["qwen3", "gemma3", "phi3", "gpt_oss"]
 """Between them each kind of part: norms of two kinds, rotations of two kinds, three kinds of gated products."""
+PROOF = pytest.mark.proof(kind="compiled families", share=0.2)
+SELDOM = [pytest.param(name, marks=PROOF) for name in FAMILIES if name not in OFTEN]
+NORMS = {"qwen3": 4, "qwen3_moe": 4, "gemma2": 4, "gemma3_text": 6, "olmo2": 4, "olmo3": 4}
+"""The norms of a layer, where they are not two."""
 
 
 @pytest.fixture
@@ -67,13 +73,21 @@ def check_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
         torch.testing.assert_close(found[name], tensor, atol=1e-5, rtol=1e-4, msg=name)
 
 
-@pytest.mark.parametrize("family", OFTEN)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_norms_rotation_and_gated_product_of_each_layer_are_found(family: str) -> None:
+    model = family_model(family)
+    norms = NORMS.get(model.config.model_type, 2)
+    assert compile_elementwise(model) == model.config.num_hidden_layers * (norms + 2) + 1
+
+
+@pytest.mark.parametrize("family", [*OFTEN, *SELDOM])
 def test_elementwise_parts_of_each_family_give_the_same_numbers_and_are_compiled_once_for_all_lengths(
     family: str, counter: CompileCounterWithBackend
 ) -> None:
     first, *rest = batches()
     expected = trained(Policy(for_scorer(family_model(family)), Learner()), [first, *rest])
-    policy = Policy(for_scorer(family_model(family)), Learner(compile="elementwise"))
+    kept = Learner(compile="elementwise", activation_checkpointing="selective")
+    policy = Policy(for_scorer(family_model(family)), kept)
     before = trained(policy, [first])
     graphs = counter.frame_count
     assert graphs >= 4  # a norm, the rotation, the gated product, and the trial of the compiler
@@ -119,7 +133,7 @@ def test_adapters_train_with_elementwise_parts_compiled(tmp_path: Path, counter:
 @pytest.mark.slow
 def test_passes_without_a_gradient_are_compiled_once_more_and_never_again(counter: CompileCounterWithBackend) -> None:
     first, *rest = batches()
-    policy = Policy(for_scorer(tiny_model()), Learner(compile="elementwise"))
+    policy = Policy(for_scorer(tiny_model()), ELEMENTWISE)
     trained(policy, [first])
     with torch.no_grad():
         policy.score(first, 1.0)
@@ -139,7 +153,7 @@ def test_other_models_of_the_family_compute_as_they_did(counter: CompileCounterW
 
     other = for_scorer(tiny_model())
     expected = scored(other)
-    compile_model(Scorer(for_scorer(tiny_model())), "elementwise", CPU)
+    compile_model(Scorer(for_scorer(tiny_model())), ELEMENTWISE, CPU)
     graphs = counter.frame_count
     assert torch.equal(scored(other), expected)
     assert torch.equal(scored(for_scorer(tiny_model())), expected)
@@ -168,4 +182,24 @@ def test_a_model_without_a_part_that_is_known_is_refused(counter: CompileCounter
     bare = Scorer(model)
     bare.model = torch.nn.Linear(2, 2)  # type: ignore[assignment]
     with pytest.raises(ConfigError, match=r'learner\.compile.*is "elementwise", but Linear has no elementwise part'):
-        compile_model(bare, "elementwise", CPU)
+        compile_model(bare, ELEMENTWISE, CPU)
+
+
+def test_on_a_cpu_nothing_is_compiled_by_itself(counter: CompileCounterWithBackend) -> None:
+    trained(Policy(for_scorer(tiny_model()), Learner()), batches()[:1])
+    assert counter.frame_count == 0
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch can compile for the GPU that is here")
+def test_a_gpu_without_a_compiler_is_warned_of_once_and_refused_only_to_who_insists(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Of a GPU that is not here, torch says why it cannot compile for it."""
+    scorer, gpu = Scorer(for_scorer(tiny_model())), torch.device("cuda")
+    compile_model(scorer, Learner(), gpu)
+    (said,) = caplog.messages
+    assert said.startswith("nothing is compiled, so updates take longer: torch cannot compile for cuda: ")
+    compile_model(scorer, Learner(deterministic=True), gpu)
+    assert caplog.messages == [said]
+    with pytest.raises(ConfigError, match=r'learner\.compile.*is "elementwise", but torch cannot compile for cuda'):
+        compile_model(scorer, ELEMENTWISE, gpu)

@@ -4,6 +4,7 @@
 """
 
 import hashlib
+import logging
 import subprocess
 import sys
 
@@ -15,8 +16,10 @@ from learner.batch.packing import LayerAttention, Lengths
 from learner.model import device, optimizer
 from learner.model.attention.rectangles import Rectangles
 from learner.model.attention.varlen import VariableLength
+from learner.model.compilation import compile_model
 from learner.model.loading import prepare as for_scorer
 from learner.model.policy import Policy
+from learner.model.scorer import Scorer
 from learner.model.sharding import local
 from learner.publication.snapshot import take_share
 from learner.ranks.rendezvous import leave
@@ -57,13 +60,28 @@ def test_flash_attention_gives_the_results_and_gradients_of_rectangles(case: Len
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", ["none", "selective", "full"])
 def test_an_update_gives_what_it_gives_on_a_cpu(dtype: torch.dtype, kind: str) -> None:
-    settings = Learner(activation_checkpointing=kind)  # type: ignore[arg-type]
+    settings = Learner(activation_checkpointing=kind, compile="none")  # type: ignore[arg-type]
     results = []
     for where in (torch.device("cpu"), GPU):
         policy = policy_on(where, settings, dtype)
         learned = learn(policy, [group(0), group(1)], 1, settings, 1.0)
         results.append((learned.grad_norm, learned.sums.loss, learned.sums.entropy))
     assert results[1] == pytest.approx(results[0], rel=1e-3 if dtype == torch.float32 else 0.05)
+
+
+def test_elementwise_parts_are_compiled_unless_no_part_is_known(caplog: pytest.LogCaptureFixture) -> None:
+    results = []
+    with caplog.at_level(logging.INFO):
+        for settings in (Learner(compile="none"), Learner()):
+            policy = policy_on(GPU, settings, torch.bfloat16)
+            learned = learn(policy, [group(0), group(1)], 1, settings, 1.0)
+            results.append((learned.grad_norm, learned.sums.loss, learned.sums.entropy))
+        bare = Scorer(for_scorer(tiny_model()))
+        bare.model = torch.nn.Linear(2, 2)  # type: ignore[assignment]
+        compile_model(bare, Learner(), GPU)
+    assert results[1] == pytest.approx(results[0], rel=0.05)
+    compiled, unknown = [said for name, _, said in caplog.record_tuples if name == "learner.model.compilation"]
+    assert compiled.startswith('compiles "elementwise"') and "Linear has no elementwise part" in unknown
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
