@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from echo_queue.records import NOTHING, PartialSample, Tokens
+from tests.engines.haste import haste
 from tests.engines.models import VOCABULARY
 from workers.engines import Engine, SampleKey, SampleRequest
 
@@ -27,10 +28,11 @@ def ask(
 def finish(engine: Engine) -> dict[SampleKey, PartialSample]:
     """Steps until no sample is running; returns the samples that ended."""
     ended: dict[SampleKey, PartialSample] = {}
-    for _ in range(MOST_STEPS):
-        if not engine.running:
-            return ended
-        ended |= engine.step()
+    with haste():
+        for _ in range(MOST_STEPS):
+            if not engine.running:
+                return ended
+            ended |= engine.step()
     raise AssertionError(f"{engine.running} samples are under way after {MOST_STEPS} steps")
 
 

@@ -1,11 +1,8 @@
 """Promises of the `http` engine alone: whatever happens to the server, no sample has a token of other weights."""
 
-import importlib.util
 import resource
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -20,7 +17,7 @@ from tests.engines import reference
 from tests.engines.asking import ask, finish, prompt, step_until
 from tests.engines.conftest import BASE, MAX_PROMPT, Opener
 from tests.engines.models import LONGEST, open_model, parameters, save_model
-from tests.engines.serving import FITTING, PLAIN, Servers, VllmServer
+from tests.engines.serving import ANSWER_S, KEY, PACKING, START_S, UNFIT, Servers, VllmServer
 from tests.servers.ports import free_port
 from workers.engines import Engine, Sampling
 from workers.engines.http.checkpoint_files import CheckpointFiles
@@ -31,29 +28,11 @@ from workers.engines.http.server_weights import ServerAccess
 
 LIMIT = LONGEST - MAX_PROMPT
 ON_HTTP = pytest.mark.parametrize("opener", ["http"], indirect=True)
-KEY = "a key of the server"
-PATIENT_S = 300.0
-"""The patience with a server that has come back: it may have a small share of a core."""
 
 
-@pytest.fixture(scope="module")
-def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, VllmServer]]:
-    """Servers that do not fit: one by its settings, one by how it keeps its weights."""
-    if importlib.util.find_spec("vllm") is None:
-        pytest.skip("vLLM is not installed here: docs/engines.md")
-    folder, log = save_model(tmp_path_factory.mktemp("odd"), 1), tmp_path_factory.mktemp("logs")
-    wrong = {"--dtype": "bfloat16", "--logprobs-mode": "raw_logprobs", "--max-model-len": "64"}
-    start = {
-        "settings": partial(VllmServer, settings=FITTING | wrong, flags=PLAIN),
-        "packed": partial(VllmServer, flags=("--enable-scale-out", "--api-key", KEY)),
-    }
-    servers = {name: begin(folder, log / name) for name, begin in start.items()}
-    yield servers
-    for server in servers.values():
-        server.kill()
-
-
-def open_at(url: str, folder: Path, directory: Path, *, deadline_s: float = 30.0, key: str | None = None) -> HttpEngine:
+def open_at(
+    url: str, folder: Path, directory: Path, *, deadline_s: float = ANSWER_S, key: str | None = None
+) -> HttpEngine:
     place = ServerAccess(url, key, directory / "weights", deadline_s, checksums=True, streams=16)
     return HttpEngine(str(folder), BASE, place, dtype="float32", longest=LONGEST, sampling=Sampling())
 
@@ -75,7 +54,7 @@ def test_a_server_that_was_killed_and_started_again_goes_on_with_the_weights_tha
     opener: Opener, endless: Path, newer: Path, servers: Servers, tmp_path: Path
 ) -> None:
     server = servers.of(endless)
-    engine = open_at(server.url, endless, tmp_path, deadline_s=PATIENT_S)
+    engine = open_at(server.url, endless, tmp_path, deadline_s=START_S)
     engine.load(Version(1, 1), parameters(newer))
     assert len(list((tmp_path / "weights").rglob("*.safetensors"))) == 1, "what it has now, and nothing older"
     engine.add(MANY)
@@ -176,11 +155,9 @@ def test_a_load_of_other_bytes_than_were_given_is_noticed(
     assert ones == {info.name for info in infos if engine.holds(info)}, "norms are the same in both models"
 
 
-def test_all_settings_that_do_not_fit_are_named_at_once(
-    odd: dict[str, VllmServer], endless: Path, tmp_path: Path
-) -> None:
+def test_all_settings_that_do_not_fit_are_named_at_once(servers: Servers, endless: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
-        open_at(odd["settings"].wait_ready().url, endless, tmp_path)
+        open_at(servers.of(endless, **UNFIT).url, endless, tmp_path)
     problems = [str(problem) for problem in raised.value.problems]
     assert len(problems) == 3
     for words in ("--logprobs-mode processed_logprobs", "--max-model-len 512", "bfloat16, model.dtype is float32"):
@@ -188,26 +165,26 @@ def test_all_settings_that_do_not_fit_are_named_at_once(
 
 
 def test_a_server_whose_routes_are_off_is_told_how_to_start(
-    odd: dict[str, VllmServer], endless: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    servers: Servers, endless: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.engines.http.engine.unfit", lambda *_: ())
     with pytest.raises(ConfigError, match=r"--enable-scale-out"):
-        open_at(odd["settings"].wait_ready().url, endless, tmp_path)
+        open_at(servers.of(endless, **UNFIT).url, endless, tmp_path)
 
 
 def test_a_server_that_would_serve_a_stale_output_layer_is_refused(
-    odd: dict[str, VllmServer], endless: Path, tmp_path: Path
+    servers: Servers, endless: Path, tmp_path: Path
 ) -> None:
     """vLLM on CPUs, as it comes, with a tied model."""
-    url = odd["packed"].wait_ready().url
+    url = servers.of(endless, **PACKING).url
     with pytest.raises(ConfigError, match=r"401.*[Uu]nauthorized"):
         open_at(url, endless, tmp_path)
     with pytest.raises(ConfigError, match=r"not of the weights it was given[\s\S]*PlainWeights"):
         open_at(url, endless, tmp_path, key=KEY)
 
 
-def test_another_model_than_the_servers_is_refused(odd: dict[str, VllmServer], tmp_path: Path) -> None:
-    url, fewer = odd["packed"].wait_ready().url, save_model(tmp_path / "fewer", 1, num_hidden_layers=1)
+def test_another_model_than_the_servers_is_refused(servers: Servers, endless: Path, tmp_path: Path) -> None:
+    url, fewer = servers.of(endless, **PACKING).url, save_model(tmp_path / "fewer", 1, num_hidden_layers=1)
     with pytest.raises(ConfigError, match=r"not of the weights it was given"):
         open_at(url, fewer, tmp_path, key=KEY)
     wider = save_model(tmp_path / "wider", 1, hidden_size=64)
