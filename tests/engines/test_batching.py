@@ -15,32 +15,40 @@ from tests.engines.models import LONGEST, open_model
 from workers.engines import SampleKey, SampleRequest, Sampling
 from workers.engines.transformers.engine import TransformersEngine
 
-UNTIED = (pytest.param(1, marks=pytest.mark.slow), 5, pytest.param(7, marks=pytest.mark.slow))
-"""Seeds with which no random number is within 10⁻⁶ of the border between two tokens, where rounding would decide."""
+UNTIED = 5
+"""A seed with which no random number is within 10⁻⁶ of the border between two tokens, where rounding would decide."""
 
 DRAWN_HERE = pytest.mark.parametrize("opener", IN_PROCESS, indirect=True)
 """A server begins its random numbers again where a sample is continued."""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", UNTIED)
-def test_samples_that_join_and_leave_at_random_are_what_they_are_alone(opener: Opener, folder: Path, seed: int) -> None:
-    chance, engine = random.Random(seed), opener(folder)
+@pytest.fixture(scope="module")
+def alone(opener: Opener, folder: Path) -> list[tuple[SampleRequest, PartialSample]]:
+    """Requests of different lengths, and the sample of each without others."""
+    chance, engine = random.Random(UNTIED), opener(folder)
     requests = [
         SampleRequest(SampleKey(f"t{task}", sample), tokens, 100 * task + sample, chance.randint(1, 150))
         for task in range(12)
         for tokens in [prompt(chance.choice((1, 2, 5, 30, 90)), chance.randrange(6))]
         for sample in range(chance.randint(1, 4))
     ]
-    alone = {request.key: run(engine, [request])[request.key] for request in requests}
-    waiting, together = deque(requests), dict[SampleKey, PartialSample]()
+    return [(request, run(engine, [request])[request.key]) for request in requests]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 5, 7])
+def test_samples_that_join_and_leave_at_random_are_what_they_are_alone(
+    opener: Opener, folder: Path, alone: list[tuple[SampleRequest, PartialSample]], seed: int
+) -> None:
+    chance, engine = random.Random(seed), opener(folder)
+    waiting, together = deque(request for request, _ in alone), dict[SampleKey, PartialSample]()
     while waiting or engine.running:
         if waiting and (chance.random() < 0.2 or not engine.running):
             engine.add([waiting.popleft() for _ in range(min(len(waiting), chance.randint(1, 5)))])
         together |= engine.step()
-    assert together.keys() == alone.keys()
-    for key, partial_sample in together.items():
-        assert_same(partial_sample, alone[key])
+    assert len(together) == len(alone)
+    for request, partial_sample in alone:
+        assert_same(together[request.key], partial_sample)
 
 
 @DRAWN_HERE

@@ -6,81 +6,17 @@ import numpy as np
 import pytest
 import torch
 
+from echo_queue.records import Tokens
 from tests.engines import reference
 from tests.engines.asking import ask, prompt, run
-from tests.engines.conftest import MAX_PROMPT, Opener
-from tests.engines.models import LONGEST, STOP, VOCABULARY, open_model, save_model
+from tests.engines.conftest import MAX_PROMPT, Opener, Saved
+from tests.engines.models import LONGEST, STOP, VOCABULARY, open_model
 from workers.engines import SampleKey
 from workers.engines.draw import to_lists
 
+HOT = 2.0
+"""The temperature at which most of these tests draw, so that they share an engine."""
 DRAWS = 2_000
-
-
-def test_a_cold_engine_takes_the_likeliest_token_every_time(opener: Opener, endless: Path) -> None:
-    model, engine = open_model(endless), opener(endless, temperature=0.01)
-    prompts = {f"p{length}": prompt(length, length) for length in (1, 2, 17, 40)}
-    partials = run(engine, [one for task, tokens in prompts.items() for one in ask(task, tokens, 12)])
-    for task, tokens in prompts.items():
-        assert partials[SampleKey(task, 0)].tokens.tolist() == reference.greedy(model, tokens, 12)
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_logprobs_equal_a_plain_forward_pass_for_prompts_of_different_lengths(
-    opener: Opener, tmp_path: Path, tied: bool
-) -> None:
-    folder = save_model(tmp_path, 1, tied=tied)
-    models, engine = {0: open_model(folder)}, opener(folder, temperature=0.7)
-    prompts = {f"p{length}": prompt(length, length) for length in (1, 2, 17, 9)}
-    partials = run(engine, [one for task, tokens in prompts.items() for one in ask(task, tokens, 24, samples=6)])
-    assert len(partials) == 24
-    for key, partial_sample in partials.items():
-        reference.assert_drawn_by(models, prompts[key.task], partial_sample, temperature=0.7)
-
-
-def test_tokens_are_drawn_as_often_as_the_model_says(opener: Opener, folder: Path) -> None:
-    tokens = prompt(5, 1)
-    partials = run(opener(folder, temperature=1.3), ask("a", tokens, 1, samples=DRAWS))
-    counts = np.bincount([partial_sample.tokens[0] for partial_sample in partials.values()], minlength=VOCABULARY)
-    assert chi_square(counts, reference.logits(open_model(folder), tokens)[-1].div(1.3).softmax(-1).numpy()) < 5
-
-
-def test_the_numbers_of_a_sample_are_independent_of_one_another(opener: Opener, endless: Path) -> None:
-    """The second token, given the first: drawn with another number, it is as frequent as the model says."""
-    tokens, model = prompt(5, 1), open_model(endless)
-    partials = run(opener(endless, temperature=2.0), ask("a", tokens, 2, samples=DRAWS))
-    pairs = np.array([partial_sample.tokens for partial_sample in partials.values()])
-    first = np.bincount(pairs[:, 0]).argmax()
-    counts = np.bincount(pairs[pairs[:, 0] == first, 1], minlength=VOCABULARY)
-    after = reference.logits(model, np.append(tokens, np.int32(first)))[-1]
-    assert counts.sum() > 100 and chi_square(counts, after.div(2.0).softmax(-1).numpy()) < 5
-
-
-def test_top_p_draws_from_the_nucleus_and_reports_its_renormalised_probability(opener: Opener, folder: Path) -> None:
-    tokens = prompt(5, 1)
-    partials = run(opener(folder, top_p=0.6), ask("a", tokens, 1, samples=400))
-    full = reference.logits(open_model(folder), tokens)[-1].softmax(-1).numpy()
-    order = np.argsort(-full)
-    nucleus = order[: int(np.searchsorted(np.cumsum(full[order]), 0.6)) + 1]
-    assert {int(partial_sample.tokens[0]) for partial_sample in partials.values()} == set(nucleus.tolist())
-    for partial_sample in partials.values():
-        assert (
-            abs(np.exp(partial_sample.logprobs[0]) - full[partial_sample.tokens[0]] / full[nucleus].sum())
-            < reference.CLOSE
-        )
-
-
-def test_a_sample_ends_with_its_first_stop_token_or_at_its_limit(opener: Opener, folder: Path) -> None:
-    partials = run(opener(folder, temperature=1.5), ask("a", prompt(3, 4), 30, samples=64)).values()
-    stopped = [partial_sample for partial_sample in partials if partial_sample.finish == "stop"]
-    assert len(stopped) > 4
-    assert all(
-        partial_sample.tokens[-1] == STOP and STOP not in partial_sample.tokens[:-1] for partial_sample in stopped
-    )
-    whole = [partial_sample for partial_sample in partials if partial_sample.finish == "length"]
-    assert whole and all(
-        len(partial_sample.tokens) == 30 and STOP not in partial_sample.tokens for partial_sample in whole
-    )
-    assert len(stopped) + len(whole) == 64
 
 
 def test_the_longest_prompt_there_may_be_is_continued_to_the_end_of_the_model(opener: Opener, endless: Path) -> None:
@@ -100,11 +36,93 @@ def test_another_seed_gives_another_sample_and_the_same_the_same(opener: Opener,
         np.testing.assert_array_equal(partial_sample.tokens, partials[key].tokens)
 
 
-def test_what_was_sampled_is_counted(opener: Opener, folder: Path) -> None:
-    engine = opener(folder)
+def test_what_was_sampled_is_counted(opener: Opener, endless: Path) -> None:
+    engine = opener(endless)
     before = engine.sampled
     partials = run(engine, ask("a", prompt(6, 1), 12, samples=5))
     assert engine.sampled - before == sum(len(partial_sample.tokens) for partial_sample in partials.values())
+
+
+def test_a_cold_engine_takes_the_likeliest_token_every_time(opener: Opener, endless: Path) -> None:
+    model, engine = open_model(endless), opener(endless, temperature=0.01)
+    prompts = {f"p{length}": prompt(length, length) for length in (1, 2, 17, 40)}
+    partials = run(engine, [one for task, tokens in prompts.items() for one in ask(task, tokens, 12)])
+    for task, tokens in prompts.items():
+        assert partials[SampleKey(task, 0)].tokens.tolist() == reference.greedy(model, tokens, 12)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_logprobs_equal_a_plain_forward_pass_for_prompts_of_different_lengths(
+    opener: Opener, saved: Saved, tied: bool
+) -> None:
+    folder = saved(1, tied=tied)
+    models, engine = {0: open_model(folder)}, opener(folder, temperature=HOT)
+    prompts = {f"p{length}": prompt(length, length) for length in (1, 2, 17, 9)}
+    partials = run(engine, [one for task, tokens in prompts.items() for one in ask(task, tokens, 24, samples=6)])
+    assert len(partials) == 24
+    for key, partial_sample in partials.items():
+        reference.assert_drawn_by(models, prompts[key.task], partial_sample, temperature=HOT)
+
+
+FIRST = prompt(5, 1)
+
+
+@pytest.fixture(scope="module")
+def drawn(opener: Opener, folder: Path) -> list[list[int]]:
+    """Many samples of one prompt, of two tokens each, or of a stop token alone."""
+    partials = run(opener(folder, temperature=HOT), ask("a", FIRST, 2, samples=DRAWS))
+    return [partial_sample.tokens.tolist() for partial_sample in partials.values()]
+
+
+def test_tokens_are_drawn_as_often_as_the_model_says(drawn: list[list[int]], folder: Path) -> None:
+    assert_as_often([first for first, *_ in drawn], folder, FIRST)
+
+
+def test_the_numbers_of_a_sample_are_independent_of_one_another(drawn: list[list[int]], folder: Path) -> None:
+    """The second token, given the first: drawn with another number, it is as frequent as the model says."""
+    pairs = [tokens for tokens in drawn if len(tokens) == 2]
+    first = np.bincount([first for first, _ in pairs]).argmax()
+    seconds = [second for before, second in pairs if before == first]
+    assert len(seconds) > 100
+    assert_as_often(seconds, folder, np.append(FIRST, np.int32(first)))
+
+
+def test_a_sample_ends_with_its_first_stop_token_or_at_its_limit(opener: Opener, folder: Path) -> None:
+    partials = run(opener(folder, temperature=HOT), ask("a", prompt(3, 4), 30, samples=64)).values()
+    stopped = [partial_sample for partial_sample in partials if partial_sample.finish == "stop"]
+    assert len(stopped) > 4
+    assert all(
+        partial_sample.tokens[-1] == STOP and STOP not in partial_sample.tokens[:-1] for partial_sample in stopped
+    )
+    whole = [partial_sample for partial_sample in partials if partial_sample.finish == "length"]
+    assert whole and all(
+        len(partial_sample.tokens) == 30 and STOP not in partial_sample.tokens for partial_sample in whole
+    )
+    assert len(stopped) + len(whole) == 64
+
+
+def test_top_p_draws_from_the_nucleus_and_reports_its_renormalised_probability(opener: Opener, folder: Path) -> None:
+    tokens = prompt(5, 1)
+    partials = run(opener(folder, top_p=0.6), ask("a", tokens, 1, samples=400))
+    full = reference.logits(open_model(folder), tokens)[-1].softmax(-1).numpy()
+    order = np.argsort(-full)
+    nucleus = order[: int(np.searchsorted(np.cumsum(full[order]), 0.6)) + 1]
+    assert {int(partial_sample.tokens[0]) for partial_sample in partials.values()} == set(nucleus.tolist())
+    for partial_sample in partials.values():
+        assert (
+            abs(np.exp(partial_sample.logprobs[0]) - full[partial_sample.tokens[0]] / full[nucleus].sum())
+            < reference.CLOSE
+        )
+
+
+def assert_as_often(tokens: list[int], folder: Path, before: Tokens) -> None:
+    """Asserts that these tokens, drawn after `before`, are as frequent as the model says.
+
+    An engine draws the same tokens each time, so a right one that passed once does not fail later; of all right ways to
+    draw, one in about 10,000 would fail.
+    """
+    probabilities = reference.logits(open_model(folder), before)[-1].div(HOT).softmax(-1).numpy()
+    assert chi_square(np.bincount(tokens, minlength=VOCABULARY), probabilities) < 5
 
 
 def chi_square(counts: np.ndarray, probabilities: np.ndarray) -> float:

@@ -10,7 +10,7 @@ from echo_queue.errors import ConfigError
 from echo_queue.records import Span, Version
 from tests.engines import reference
 from tests.engines.asking import ask, finish, prompt, run, step_until, versions
-from tests.engines.conftest import BASE, IN_PROCESS, MAX_PROMPT, Opener
+from tests.engines.conftest import BASE, IN_PROCESS, MAX_PROMPT, Opener, Saved
 from tests.engines.models import LONGEST, open_model, parameters, save_model
 from workers.engines import Engine, SampleKey
 
@@ -21,9 +21,65 @@ MOST_GROWTH = 64 << 20
 """The allowed growth in bytes; the model that is swapped has 12 MB, and all its swaps 2.5 GB."""
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_after_a_swap_the_new_weights_serve(opener: Opener, tmp_path: Path, tied: bool) -> None:
-    old, new = (save_model(tmp_path / str(seed), seed, tied=tied) for seed in (1, 2))
+@pytest.mark.slow
+@pytest.mark.parametrize("opener", IN_PROCESS, indirect=True)
+def test_two_hundred_swaps_take_no_memory(opener: Opener, tmp_path: Path) -> None:
+    sizes = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4, "initializer_range": 0.05}
+    folders = [save_model(tmp_path / str(seed), seed, eos_token_id=None, **sizes) for seed in (1, 2)]
+    engine, weights = opener(folders[0]), [parameters(folder) for folder in folders]
+    before = 0
+    for number in range(1, SWAPS + 1):
+        stir(engine, number)
+        engine.load(Version(1, number), weights[number % 2])
+        if number == SWAPS // 10:
+            before = resident()
+    assert resident() - before < MOST_GROWTH
+    tokens = prompt(9, 1)
+    engine.abort([key.task for key in engine.partials()])
+    partials = run(engine, ask("last", tokens, 8))
+    reference.assert_drawn_by({SWAPS: open_model(folders[SWAPS % 2])}, tokens, partials[SampleKey("last", 0)])
+
+
+def stir(engine: Engine, number: int) -> None:
+    """Adds one more group and makes a few steps."""
+    engine.add(ask(f"t{number}", prompt(5 + number % 40, number), 30, samples=4))
+    for _ in range(3):
+        engine.step()
+
+
+def resident() -> int:
+    """Returns the bytes of this process in memory."""
+    words = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+    return int(words["VmRSS"].split()[0]) * 1024
+
+
+def test_a_bad_load_names_every_tensor_and_leaves_the_old_weights_serving(opener: Opener, saved: Saved) -> None:
+    folder = saved(1, tied=False, stops=False)
+    engine, good = opener(folder), parameters(folder)
+    bad = {name: tensor + 1 for name, tensor in good.items()} | {"unheard.of": torch.zeros(1)}
+    del bad["model.norm.weight"]
+    bad["lm_head.weight"] = bad["lm_head.weight"][:-1]
+    bad["model.layers.0.mlp.up_proj.weight"] = bad["model.layers.0.mlp.up_proj.weight"].bfloat16()
+    tokens = prompt(4, 1)
+    engine.add(ask("a", tokens, LONG))
+    step_until(engine, 4, SampleKey("a", 0))
+    with pytest.raises(ConfigError) as raised:
+        engine.load(Version(1, 1), bad)
+    assert {problem.where.split(", ")[1] for problem in raised.value.problems} == {
+        "model.norm.weight",
+        "lm_head.weight",
+        "model.layers.0.mlp.up_proj.weight",
+        "unheard.of",
+    }
+    assert engine.version == BASE
+    assert all(torch.equal(engine.weight(name).cpu(), tensor) for name, tensor in good.items())
+    for partial_sample in finish(engine).values():
+        reference.assert_drawn_by({0: open_model(folder)}, tokens, partial_sample)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_after_a_swap_the_new_weights_serve(opener: Opener, saved: Saved, tied: bool) -> None:
+    old, new = (saved(seed, tied=tied, stops=False) for seed in (1, 2))
     engine = opener(old)
     run(engine, ask("a", prompt(5, 1), 8))
     tensors = parameters(new)
@@ -107,32 +163,8 @@ def test_a_sample_aborted_before_a_swap_and_continued_after_it_is_read_anew(
     reference.assert_drawn_by({1: open_model(newer)}, tokens, ended, begun=begun)
 
 
-def test_a_bad_load_names_every_tensor_and_leaves_the_old_weights_serving(opener: Opener, tmp_path: Path) -> None:
-    folder = save_model(tmp_path, 1, tied=False, eos_token_id=None)
-    engine, good = opener(folder), parameters(folder)
-    bad = {name: tensor + 1 for name, tensor in good.items()} | {"unheard.of": torch.zeros(1)}
-    del bad["model.norm.weight"]
-    bad["lm_head.weight"] = bad["lm_head.weight"][:-1]
-    bad["model.layers.0.mlp.up_proj.weight"] = bad["model.layers.0.mlp.up_proj.weight"].bfloat16()
-    tokens = prompt(4, 1)
-    engine.add(ask("a", tokens, LONG))
-    step_until(engine, 4, SampleKey("a", 0))
-    with pytest.raises(ConfigError) as raised:
-        engine.load(Version(1, 1), bad)
-    assert {problem.where.split(", ")[1] for problem in raised.value.problems} == {
-        "model.norm.weight",
-        "lm_head.weight",
-        "model.layers.0.mlp.up_proj.weight",
-        "unheard.of",
-    }
-    assert engine.version == BASE
-    assert all(torch.equal(engine.weight(name).cpu(), tensor) for name, tensor in good.items())
-    for partial_sample in finish(engine).values():
-        reference.assert_drawn_by({0: open_model(folder)}, tokens, partial_sample)
-
-
-def test_tied_names_are_given_once_or_equal(opener: Opener, folder: Path) -> None:
-    engine, model = opener(folder), open_model(folder)
+def test_tied_names_are_given_once_or_equal(opener: Opener, endless: Path) -> None:
+    engine, model = opener(endless), open_model(endless)
     tensors = {name: tensor.detach() for name, tensor in model.named_parameters(remove_duplicate=False)}
     assert "lm_head.weight" in tensors
     engine.load(Version(1, 1), tensors)
@@ -140,35 +172,3 @@ def test_tied_names_are_given_once_or_equal(opener: Opener, folder: Path) -> Non
         engine.load(Version(1, 2), tensors | {"lm_head.weight": tensors["lm_head.weight"] + 1})
     with pytest.raises(KeyError):
         engine.weight("unheard.of")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("opener", IN_PROCESS, indirect=True)
-def test_two_hundred_swaps_take_no_memory(opener: Opener, tmp_path: Path) -> None:
-    sizes = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4, "initializer_range": 0.05}
-    folders = [save_model(tmp_path / str(seed), seed, eos_token_id=None, **sizes) for seed in (1, 2)]
-    engine, weights = opener(folders[0]), [parameters(folder) for folder in folders]
-    before = 0
-    for number in range(1, SWAPS + 1):
-        stir(engine, number)
-        engine.load(Version(1, number), weights[number % 2])
-        if number == SWAPS // 10:
-            before = resident()
-    assert resident() - before < MOST_GROWTH
-    tokens = prompt(9, 1)
-    engine.abort([key.task for key in engine.partials()])
-    partials = run(engine, ask("last", tokens, 8))
-    reference.assert_drawn_by({SWAPS: open_model(folders[SWAPS % 2])}, tokens, partials[SampleKey("last", 0)])
-
-
-def stir(engine: Engine, number: int) -> None:
-    """Adds one more group and makes a few steps."""
-    engine.add(ask(f"t{number}", prompt(5 + number % 40, number), 30, samples=4))
-    for _ in range(3):
-        engine.step()
-
-
-def resident() -> int:
-    """Returns the bytes of this process in memory."""
-    words = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
-    return int(words["VmRSS"].split()[0]) * 1024

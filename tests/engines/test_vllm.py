@@ -2,7 +2,6 @@
 
 import re
 import socket
-import subprocess
 import sys
 import urllib.request
 from pathlib import Path
@@ -17,6 +16,7 @@ from tests.engines import reference
 from tests.engines.asking import ask, assert_same, finish, prompt, run, step_until
 from tests.engines.conftest import Opener
 from tests.engines.models import LONGEST, VOCABULARY, open_model, save_model
+from tests.engines.serving import ANSWER_S
 from tests.servers.ports import free_port
 from workers.engines import SampleKey
 from workers.engines.vllm.layout import views
@@ -77,7 +77,7 @@ def metrics(ports: range) -> dict[str, float]:
     """Returns the metrics, without labels, of the first port that answers."""
     for port in ports:
         try:
-            text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
+            text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=ANSWER_S).read().decode()
         except OSError:
             continue
         lines = [line for line in text.splitlines() if line.startswith("vllm:")]
@@ -104,16 +104,9 @@ def test_a_model_for_which_vllm_has_no_kernel_is_refused_when_it_is_opened(
 
 @ON_VLLM
 def test_vllm_opens_after_numba_was_used(opener: Opener, endless: Path) -> None:
-    """Numba decodes weights in a worker, so it may have been used before vLLM opens."""
-    script = "import numba, tests.engines.test_vllm as t; t.open_alone()"
-    subprocess.run([sys.executable, "-c", script, str(endless)], check=True, timeout=250)
-
-
-def open_alone() -> None:
-    opener = Opener("vllm", Path(sys.argv[1]))
-    (partial_sample,) = run(opener(Path(sys.argv[1])), ask("a", prompt(5, 1), 3)).values()
-    opener.close()
-    assert partial_sample.finish == "length"
+    """Numba decodes weights in a worker, so it may have been used before vLLM opens: `Opener` uses it as well."""
+    (partial_sample,) = run(opener(endless), ask("a", prompt(5, 1), 3)).values()
+    assert partial_sample.finish == "length" and "llvmlite.binding.ffi" in sys.modules
 
 
 class Fused(nn.Module):
