@@ -289,17 +289,24 @@ def test_a_reference_model_counts_only_if_there_is_one() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("rank", "groups", "micro_tokens"),
-    [(0, 2, 1_024), (32, 4, 1_024), pytest.param(32, 4, 2_048, marks=pytest.mark.proof)],
+    ("rank", "groups", "length", "micro_tokens"),
+    [
+        (0, 2, 64, 512),
+        (32, 2, 64, 512),
+        *(
+            pytest.param(*longer, marks=pytest.mark.proof(kind="peaks", share=0.33))
+            for longer in ((0, 2, 128, 1_024), (32, 4, 128, 1_024), (32, 4, 128, 2_048))
+        ),
+    ],
 )
 def test_the_peak_of_a_learner_on_a_cpu_is_within_a_tenth(
-    rank: int, groups: int, micro_tokens: int, tmp_path: Path
+    rank: int, groups: int, length: int, micro_tokens: int, tmp_path: Path
 ) -> None:
     """The peak is measured in a process whose heap gives freed blocks back. By default glibc keeps them, which takes a
     quarter more at worst."""
     settings: dict[str, Any] = {
         "run": {"name": "t", "dir": str(tmp_path)},
-        "model": {"max_prompt_tokens": 64, "max_new_tokens": 128, "lora": {"rank": rank}},
+        "model": {"max_prompt_tokens": length // 2, "max_new_tokens": length, "lora": {"rank": rank}},
         "rollout": {"group_size": 8},
         "learner": {"batch_groups": groups, "micro_tokens": micro_tokens},
     }
@@ -318,7 +325,7 @@ def test_the_reduction_at_the_end_of_a_sharded_update_is_the_peak_of_few_tokens(
         "rollout": {"group_size": 2},
         "learner": {"batch_groups": 2, "micro_tokens": 1},
     }
-    model = WIDE | {"vocab_size": 64_000, "num_hidden_layers": 2, "tie_word_embeddings": False}
+    model = WIDE | {"vocab_size": 32_000, "num_hidden_layers": 2, "tie_word_embeddings": False}
     found = learner_memory(config(**settings), shape_of(model, ""))
     assert found.peak == found.state - found.compute_copy + found.final_reduction
     assert measured_peak(settings, model) == pytest.approx(found.peak - found.copies, rel=0.1)
