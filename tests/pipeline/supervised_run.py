@@ -4,9 +4,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from click.testing import Result
+from typer.testing import CliRunner
+
+from echo_queue.cli.commands import app
 from echo_queue.cli.live.watcher import monitor
 from echo_queue.config import Config
 from echo_queue.config.loading import load
@@ -31,6 +36,8 @@ OWN_PROMPTS = {
 }
 """The tiny run on prompts and a reward of one's own."""
 PROMPTS, UPDATES = 80, 20
+FEW = {"ECHO_QUEUE_PROMPTS__OPTIONS": "{ size = 24, seed = 7, min_numbers = 2, max_numbers = 3, max_value = 9 }"}
+"""Prompts of a run that need not last."""
 DEADLINE_S = 400.0
 
 
@@ -125,6 +132,10 @@ class SupervisedRun:
         except (EchoQueueError, OSError):
             return None
 
+    def asked(self, command: str, *words: str) -> Result:
+        """What a command that looks at the run answers, in this process."""
+        return CliRunner().invoke(app, [command, str(TINY), *words], env=self.environ)
+
     def updates(self) -> list[metrics.UpdateMetrics]:
         return metrics.read(self.config.run.dir / "metrics.jsonl")
 
@@ -189,6 +200,17 @@ def assert_tokens_are_no_older_than_their_groups(run: SupervisedRun) -> None:
         assert update.token_lag >= lags[0] or update.mixed_groups, "newer than its group is only a token of a mixed one"
 
 
+@contextmanager
+def serving(config: Config) -> Iterator[None]:
+    """The services of a run that is over, for who asks them."""
+    services = Services(config)
+    services.start()
+    try:
+        yield
+    finally:
+        services.stop()
+
+
 def assert_every_prompt_was_trained_once(run: SupervisedRun) -> None:
     """Asserts it by the ids that the checkpoints hold, the last authority, and by the queue; S held for each update.
 
@@ -196,18 +218,15 @@ def assert_every_prompt_was_trained_once(run: SupervisedRun) -> None:
 
     The run is over and its services have ended: they are started again to be asked.
     """
-    services = Services(run.config)
-    services.start()
-    try:
+    with serving(run.config):
         store = connect_store(run.config)
         trained, left = trained_ids(store), list(store.list(PARTIALS))
         audit = monitor(run.config).audit()
-    finally:
-        services.stop()
-    assert sorted(trained) == sorted(f"sorting/0/{index}" for index in range(PROMPTS)), "not each once"
+    prompts = run.config.prompts.options["size"]
+    assert sorted(trained) == sorted(f"sorting/0/{index}" for index in range(prompts)), "not each once"
     assert audit.ok
     assert left == [], "partial rollouts outlive their tasks"
-    assert (audit.submitted, audit.trained) == (PROMPTS, PROMPTS)
+    assert (audit.submitted, audit.trained) == (prompts, prompts)
     recorded = [task for update in run.updates() for task in update.trained_ids]
     assert sorted(recorded) == sorted(trained), "the metrics tell another story than the checkpoints"
     assert max(int(lag) for update in run.updates() for lag in update.lags) <= run.config.staleness.s

@@ -18,6 +18,7 @@ def reward(prompts, completions, **columns):
 """
 LACKING = [{"prompt": f"Sort: {number}, 3, 1."} for number in range(16)]
 MENDED = [row | {"answer": "1"} for row in LACKING]
+MANY = [{"prompt": f"Sort: {number}, 7, 1.", "answer": "1"} for number in range(60)]
 FURTHER = [{"prompt": f"Sort: {number}, 8, 5.", "answer": "2"} for number in range(8)]
 
 
@@ -68,10 +69,22 @@ def test_prompts_that_all_died_are_replaced_by_the_mended_ones(
 def test_a_source_that_has_changed_is_told_of_and_both_ways_out_work(
     tmp_path: Path, begin: Callable[..., SupervisedRun]
 ) -> None:
-    write(tmp_path, "own.jsonl", MENDED)
+    """While the run continues, and once it is over."""
+    write(tmp_path, "own.jsonl", MANY)
     run = begin()
+    run.until(trained(1))
+    run.process.terminate()
+    assert run.ends() == 130
+    write(tmp_path, "own.jsonl", [*MANY, *FURTHER])
+    run.again()
     assert run.ends() == 0, run.told()
-    write(tmp_path, "own.jsonl", [*MENDED, *FURTHER])
+    said = told(run)
+    stays = "! prompts.source: set own has arrived whole and stays as it is; own.jsonl is not submitted again: "
+    what = f"{stays}prompts is 60, not 68 →"
+    assert what in said
+    assert said.index(what) < said.index("finishing")
+
+    run.output.write_text("")
     run.again()
     assert run.ends() == 0
     said = told(run)
@@ -85,30 +98,11 @@ def test_a_source_that_has_changed_is_told_of_and_both_ways_out_work(
     assert f"goes on from version {before} with the prompts of set own-2; a run of its own needs another" in told(run)
     ids = [task for update in run.updates() for task in update.trained_ids]
     assert sorted(ids) == sorted(
-        [f"own/0/{index}" for index in range(len(MENDED))] + [f"own-2/0/{index}" for index in range(len(FURTHER))]
+        [f"own/0/{index}" for index in range(len(MANY))] + [f"own-2/0/{index}" for index in range(len(FURTHER))]
     )
 
+    write(tmp_path, "own.jsonl", FURTHER)
     run.environ |= {"ECHO_QUEUE_PROMPTS__SET": "own", "ECHO_QUEUE_PROMPTS__SOURCE": "own.jsonl"}
     follow(run, anew)
     assert run.ends() == 0, run.told()
     assert (tmp_path / "run-2" / "report.html").exists()
-
-
-def test_a_run_that_continues_says_at_once_that_its_changed_source_is_not_submitted(
-    tmp_path: Path, begin: Callable[..., SupervisedRun]
-) -> None:
-    rows = [{"prompt": f"Sort: {number}, 7, 1.", "answer": "1"} for number in range(60)]
-    write(tmp_path, "own.jsonl", rows)
-    run = begin()
-    run.until(trained(1))
-    run.process.terminate()
-    assert run.ends() == 130
-    write(tmp_path, "own.jsonl", [*rows, *FURTHER])
-    run.again()
-    assert run.ends() == 0, run.told()
-    said = told(run)
-    stays = "! prompts.source: set own has arrived whole and stays as it is; own.jsonl is not submitted again: "
-    what = f"{stays}prompts is 60, not 68 →"
-    assert what in said
-    assert said.index(what) < said.index("finishing")
-    assert sum(len(update.trained_ids) for update in run.updates()) == len(rows)

@@ -5,15 +5,19 @@ One whose reward function fails for some prompts alone trains the others first.
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from echo_queue.reporting import outcome
-from tests.pipeline.supervised_run import OWN_PROMPTS, TINY, SupervisedRun, assert_every_prompt_was_trained_once
+from tests.pipeline.supervised_run import (
+    FEW,
+    OWN_PROMPTS,
+    TINY,
+    SupervisedRun,
+    assert_every_prompt_was_trained_once,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -58,7 +62,7 @@ def test_a_broken_reward_function_ends_the_run_early_and_the_fixed_one_finishes_
     (tmp_path / "rewards.py").write_text(broken)
     function = {"ECHO_QUEUE_ENVIRONMENT__KIND": "function", "ECHO_QUEUE_ENVIRONMENT__FUNCTION": "rewards:reward"}
     patience = {"ECHO_QUEUE_ENVIRONMENT__TIMEOUT_S": "0.5"} if broken == SLOW else {}
-    run = start(ECHO_QUEUE_ROLLOUT__WORKERS="1", **function, **patience)
+    run = start(ECHO_QUEUE_ROLLOUT__WORKERS="1", **function, **patience, **FEW)
     assert run.ends() == 3, run.told()
     said = run.output.read_text()
     assert re.search(r"✗ run: the first \d+ prompts died and no group was completed", said), said
@@ -67,15 +71,8 @@ def test_a_broken_reward_function_ends_the_run_early_and_the_fixed_one_finishes_
     assert not run.updates()
     example = re.findall(r"\(for example (\S+)\)", said)[-1]
     for command, *task in (("audit",), ("status",), ("report",), ("show", example)):
-        asked = subprocess.run(
-            [sys.executable, "-m", "echo_queue.cli", command, str(TINY), *task],
-            cwd=tmp_path,
-            env=run.environ,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert asked.returncode == 0, f"{command} has what the queue said last: {asked.stderr}"
+        asked = run.asked(command, *task)
+        assert asked.exit_code == 0, f"{command} has what the queue said last: {asked.output}"
 
     (tmp_path / "rewards.py").write_text(FIXED)
     run.environ.pop("ECHO_QUEUE_ENVIRONMENT__TIMEOUT_S", None)
