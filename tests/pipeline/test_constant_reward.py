@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.supervised_run import TINY, SupervisedRun, assert_every_prompt_was_trained_once
+from tests.pipeline.supervised_run import FEW, TINY, SupervisedRun, assert_every_prompt_was_trained_once
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -26,7 +26,7 @@ def test_a_constant_reward_is_told_at_the_end_and_the_fixed_one_trains(
 ) -> None:
     (tmp_path / "rewards.py").write_text(CONSTANT)
     function = {"ECHO_QUEUE_ENVIRONMENT__KIND": "function", "ECHO_QUEUE_ENVIRONMENT__FUNCTION": "rewards:reward"}
-    run = start(ECHO_QUEUE_ROLLOUT__WORKERS="1", **function)
+    run = start(ECHO_QUEUE_ROLLOUT__WORKERS="1", **function, **FEW)
     assert run.ends() == 0, run.told()
     said = " ".join(run.output.read_text().split())
     assert f"! {NOTHING}" in said

@@ -11,7 +11,6 @@ import pytest
 
 from tests.pipeline.supervised_run import (
     PROMPTS,
-    TINY,
     UPDATES,
     SupervisedRun,
     assert_every_prompt_was_trained_once,
@@ -86,11 +85,9 @@ def _tells_its_end(run: SupervisedRun) -> None:
 
 
 def _answer(run: SupervisedRun, *words: str) -> str:
-    command = [sys.executable, "-m", "echo_queue", words[0], str(TINY), *words[1:]]
-    done = subprocess.run(
-        command, cwd=run.directory, env=run.environ, capture_output=True, text=True, check=True, timeout=180
-    )
-    return done.stdout
+    asked = run.asked(*words)
+    assert asked.exit_code == 0, asked.output
+    return asked.stdout
 
 
 def _generates(folder: Path) -> None:
