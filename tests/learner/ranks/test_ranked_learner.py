@@ -96,7 +96,7 @@ def test_ranks_that_are_killed_or_hang_are_named_and_nothing_is_lost(harness: Le
     harness.submit(config, PROMPTS)
     queue = harness.queue(config)
     with learning(config) as learner:
-        for rank, number in ((1, signal.SIGKILL), (0, signal.SIGKILL), (1, signal.SIGSTOP)):
+        for rank, number in ((0, signal.SIGKILL), (1, signal.SIGSTOP)):
             lineage = queue.status().learner.lineage
             wait_until(partial(newer, queue, lineage), "a lineage", DEADLINE_S, learner.printed)
             victims = learner.ranks()
@@ -106,7 +106,7 @@ def test_ranks_that_are_killed_or_hang_are_named_and_nothing_is_lost(harness: Le
             wait_until(partial(ended, victims, learner), "the end of all ranks")
             assert queue.audit().ok
         assert learner.end() == 0, learner.printed()
-        for named in ("learner rank 1 was ended by SIGKILL", "learner rank 0 was ended by", "learner rank 1: did not"):
+        for named in ("learner rank 0 was ended by", "learner rank 1: did not"):
             assert named in learner.printed()
     finished(harness, config, PROMPTS)
     model = AutoModelForCausalLM.from_pretrained(config.run.dir / "model")
