@@ -1,8 +1,9 @@
 """What of a model `torch.compile` compiles: nothing, the elementwise parts of its layers, or whole layers.
 
 - It changes nothing but rounding, and works with activation checkpointing, adapters and FSDP.
-- Elementwise parts are compiled once for each kind of call, when it first comes: with a gradient in the first update,
-  without one when an older version is first scored. Layers may be compiled again for other lengths.
+- It is compiled once for each kind of call, whatever the lengths, when that first comes: with a gradient in the first
+  update, without one when an older version is first scored. With the attention of padded rectangles, of which there may
+  be one or several, layers are compiled a few times more.
 """
 
 import logging
@@ -63,7 +64,7 @@ def _compile(scorer: Scorer, what: str) -> str:
     """Returns why there is nothing to compile; "" if there is."""
     if what == "layers":
         for layer in scorer.layers:
-            layer.compile()
+            layer.compile(dynamic=True)
     elif not compile_elementwise(scorer.model):
         return f"{type(scorer.model).__name__} has no elementwise part that is known"
     return ""

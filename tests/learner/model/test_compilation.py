@@ -18,8 +18,10 @@ from echo_queue.config import Config, Learner
 from echo_queue.errors import ConfigError
 from learner.batch.micro_batches import MicroBatch, micro_batches
 from learner.batch.prepare import prepare
+from learner.model import policy as policies
 from learner.model.activations import Kept
 from learner.model.attention.rectangles import Rectangles
+from learner.model.attention.varlen import VariableLength
 from learner.model.compilation import compile_model
 from learner.model.elementwise import compile_elementwise
 from learner.model.loading import load_policy
@@ -29,6 +31,7 @@ from learner.model.scorer import Scorer
 from learner.model.sharding import local
 from learner.ranks.team import Team
 from tests.learner.model.families import FAMILIES, family_model
+from tests.learner.model.flash_stand_in import flash_attention_on_the_cpu
 from tests.learner.synthetic import group, tiny_model
 
 CPU = torch.device("cpu")
@@ -51,10 +54,10 @@ def counter(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompileCounterWithBacke
     torch._dynamo.reset()
 
 
-def batches() -> list[MicroBatch]:
+def batches(packing: type[Rectangles | VariableLength] = Rectangles, count: int = 5) -> list[MicroBatch]:
     """Returns micro-batches of other numbers of prompts, samples and tokens each."""
-    groups = [[group(index, 3 + 2 * n, (4 + n, 6, 3 + index)) for index in range(1 + n % 3)] for n in range(5)]
-    return [batch for some in groups for batch in micro_batches(prepare(some, Learner()), 10_000, Rectangles)]
+    groups = [[group(index, 3 + 2 * n, (4 + n, 6, 3 + index)) for index in range(1 + n % 3)] for n in range(count)]
+    return [batch for some in groups for batch in micro_batches(prepare(some, Learner()), 10_000, packing)]
 
 
 def trained(policy: Policy, some: list[MicroBatch]) -> dict[str, Tensor]:
@@ -203,3 +206,22 @@ def test_a_gpu_without_a_compiler_is_warned_of_once_and_refused_only_to_who_insi
     assert caplog.messages == [said]
     with pytest.raises(ConfigError, match=r'learner\.compile.*is "elementwise", but torch cannot compile for cuda'):
         compile_model(scorer, ELEMENTWISE, gpu)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["none", "selective", "full"])
+def test_layers_with_flash_attention_are_compiled_once_for_all_lengths(
+    kind: Kept, counter: CompileCounterWithBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its operation takes the greatest lengths as numbers, which differ in each micro-batch."""
+    monkeypatch.setattr(policies, "packing_for", lambda *_: VariableLength)
+    first, *rest = batches(VariableLength, 10)
+    with flash_attention_on_the_cpu():
+        expected = trained(Policy(for_scorer(tiny_model()), Learner()), [first, *rest])
+        policy = Policy(for_scorer(tiny_model()), Learner(compile="layers", activation_checkpointing=kind))
+        before = trained(policy, [first])
+        graphs = counter.frame_count
+        found = trained(policy, rest)
+    found["logprobs"] = torch.cat([before["logprobs"], found["logprobs"]])
+    check_same(found, expected)
+    assert counter.frame_count == graphs
