@@ -69,7 +69,7 @@ def steps(rows: Path, here: Card, *, fake: bool) -> list[Step]:
         learner("large", 110, "--micro-tokens", micro, mix=SMALL_MIX, shape=large, gpu_gb=room),
         compiled("compiled", "elementwise"),
         own("run", 120, disk_gb=2, host_gb=8),
-        own("bits", 80),
+        own("bits", 120),
         learner(
             "long", 110, "--layers", "12", "--micro-tokens", "16384",
             mix=LONG_MIX, shape="8B", baselines=["rectangles", "transformers"], gpu_gb=76,

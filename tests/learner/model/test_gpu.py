@@ -119,11 +119,11 @@ def test_a_snapshot_on_a_gpu_is_read_beside_the_next_kernels() -> None:
 def test_a_restored_policy_goes_on_bit_for_bit_on_a_gpu(dtype: str) -> None:
     """With `learner.deterministic`, in processes of their own, since CUDA must not have started before."""
     command = [sys.executable, "-m", "tests.learner.model.test_gpu", dtype]
-    digests = {
-        subprocess.run([*command, life], capture_output=True, text=True, check=True, timeout=300).stdout.split()[-1]
-        for life in ("whole", "whole", "restored")
-    }
-    assert len(digests) == 1
+    lives = [
+        subprocess.Popen([*command, life], stdout=subprocess.PIPE, text=True) for life in ("whole", "whole", "restored")
+    ]
+    digests = {life.communicate(timeout=300)[0].split()[-1] for life in lives}
+    assert [life.returncode for life in lives] == [0, 0, 0] and len(digests) == 1
 
 
 def digest_after_two_updates(dtype: torch.dtype, *, restored: bool) -> str:
