@@ -96,9 +96,11 @@ def assert_measured(rows: list[dict[str, Any]], ways: set[str]) -> None:
     assert {row["way"] for row in rows} >= ways
     assert len({row["mix"] for row in rows}) == 2
     for row in rows:
-        assert row["seconds"] > 0 and row["parts"]["shares"]["matrix products"] > 0
-        stages = row["stages"] or {}
-        assert (min(stages.values(), default=0.0) > 0) == (row["way"] == "ours")
+        assert row["seconds"] > 0
+        if row["way"] == "ours":
+            assert row["parts"]["shares"]["matrix products"] > 0 and min(row["stages"].values()) > 0
+        else:
+            assert row["parts"] is None and row["stages"] is None
 
 
 @pytest.mark.proof(kind="tiny shapes", share=0.5)
@@ -136,11 +138,10 @@ def test_a_stage_that_fails_takes_no_row_with_it(tmp_path: Path) -> None:
     assert "ours: stages: lost: ModuleNotFoundError" in done.stdout
     rows = [orjson.loads(line) for line in (tmp_path / "rows").read_bytes().splitlines()]
     assert [(row["way"], row["parts"] is not None) for row in rows] == [
-        ("ours", False), ("ours", True), ("ours", True), ("transformers", False), ("transformers", True),
-        ("transformers", True),
+        ("ours", False), ("ours", True), ("ours", True), ("transformers", False),
     ]  # fmt: skip
     assert all(row["seconds"] > 0 and row["stages"] is None for row in rows)
-    assert rows[-1]["roofline"]["products_s"] > 0
+    assert rows[2]["roofline"]["products_s"] > 0
 
 
 @pytest.mark.slow
