@@ -136,9 +136,9 @@ def _step(
     team = policy.team
     limit = passes.second_moment_limit(step) if settings.needs_second_moment else math.inf
     sums, found = torch.zeros(TokenSums.TERMS, dtype=torch.float64, device=policy.device), []
-    for left, pieces, proximal in zip(reversed(range(len(passes.own))), passes.own, passes.proximal, strict=True):
+    for number, (pieces, proximal) in enumerate(zip(passes.own, passes.proximal, strict=True), 1):
         with step():
-            policy.expect_backward(last=not left)
+            policy.expect_backward(last=number == len(passes.own))
             loss, terms, log_ratios = passes.loss(pieces, proximal, limit)
             # The ranks' gradients are averaged, and the loss is a sum over all of them.
             (loss * team.size / passes.divisor).backward()

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.optim.adamw import AdamW, adamw
 
 from echo_queue import config
+from echo_queue.weights.gpu_streams import on_stream
 from echo_queue.weights.host_memory import rooms_for
 from learner.model.sharding import local
 
@@ -86,7 +87,7 @@ class HostOptimizer(Optimizer):
             yield from repeat(nullcontext())
         for stream in cycle(self._streams):
             stream.wait_stream(torch.cuda.current_stream(stream.device))
-            yield torch.cuda.stream(stream)
+            yield on_stream(stream)
 
     def _step(self, master: Tensor, group: dict[str, Any], turns: Iterator[AbstractContextManager[object]]) -> None:
         """Steps piece by piece, each within the next of `turns`. The number of steps stays as it is."""
