@@ -22,10 +22,13 @@ from echo_queue.cli.live.watcher import monitor
 from echo_queue.cli.output import print_json
 from echo_queue.cli.preflight import For
 from echo_queue.config import loading
+from echo_queue.config.keys import Key, OnlyWith, fields_of
+from echo_queue.config.toml_text import value_text
 from echo_queue.connections.endpoints import EMBEDDED, START_EMBEDDED, services_dir
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.launch.problem_output import WARNING, print_problems
 from echo_queue.queue.counts import counted
+from echo_queue.queue.run_rules import RULE_KEYS
 from echo_queue.submission.declaration import check_first_rows
 
 LEAST_FREE_BYTES = 1 << 30
@@ -43,7 +46,11 @@ start at the directory in which the command is started. `echo-queue config check
 end a run here: keys, model, packages, the environment's function, prompts and their columns, services. With
 `--for worker`, `learner` or `submitter` it asks only for what that machine does.
 
-`echo-queue config reference` writes this page from the docstrings in `echo_queue/config/model.py`. Change them there.
+The column "machines" says what a machine of workers needs. A *shared* key has one value for all workers of a run, and
+an [invitation](join.md) brings it along; an *own* key has a value for each machine, which no invitation sets. A *rule*
+is kept in Redis, and every role obeys it as the learner that began last had it.
+
+`echo-queue config reference` writes this page from `echo_queue/config/model.py`. Change it there.
 """
 
 
@@ -146,26 +153,40 @@ def _absent_source(config: configuration.Config, role: For) -> Iterator[Problem]
 
 def reference() -> str:
     """Returns the page with every key of the model, one table per section."""
-    return HEADER + "".join(_section(configuration.Config, ""))
+    return HEADER + "".join(_section(configuration.Config))
 
 
-def _section(model: type[BaseModel], path: str) -> Iterator[str]:
-    leaves = {name: field for name, field in model.model_fields.items() if not _is_section(field)}
-    if path:
-        yield f"\n## `[{path}]`\n\n"
+def _section(model: type[BaseModel], above: Key | None = None) -> Iterator[str]:
+    found = tuple(fields_of(model, above))
+    keys = [key for key in found if key.section is None]
+    if above:
+        yield f"\n## `[{above.path}]`\n\n"
         yield f"{' '.join(model.__doc__.split())}\n\n" if model.__doc__ else ""
-    if leaves:
-        yield "| key | type | default | meaning |\n| --- | --- | --- | --- |\n"
-    for name, field in leaves.items():
-        meaning = " ".join((field.description or "").split()).replace("|", "\\|")
-        yield f"| `{name}` | {_type(field)} | {_default(field)} | {meaning} |\n"
-    for name, field in model.model_fields.items():
-        if _is_section(field):
-            yield from _section(field.annotation, f"{path}.{name}".lstrip("."))  # type: ignore[arg-type]
+    if keys:
+        yield "| key | type | default | machines | meaning |\n| --- | --- | --- | --- | --- |\n"
+    for key in keys:
+        name = key.path.rpartition(".")[2]
+        yield f"| `{name}` | {_type(key.field)} | {_default(key.field)} | {_machines(key)} | {_meaning(key)} |\n"
+    for key in found:
+        if key.section:
+            yield from _section(key.section, key)
 
 
-def _is_section(field: FieldInfo) -> bool:
-    return isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+def _machines(key: Key) -> str:
+    return ", ".join([*([key.whose.value] if key.whose else []), *(["rule"] if key.path in RULE_KEYS else [])])
+
+
+def _meaning(key: Key) -> str:
+    """Returns the text of a key, and what it is used with."""
+    said = " ".join((key.field.description or "").split()).replace("|", "\\|")
+    needs = " or ".join(_need(key, condition) for condition in key.conditions)
+    return f"{said} Only with {needs}." if needs else said
+
+
+def _need(key: Key, condition: OnlyWith) -> str:
+    other = condition.path.removeprefix(f"{key.parent}.")
+    first, *others = map(value_text, condition.values or ("",))
+    return " or ".join((f"`{other} = {first}`" if condition.values else f"`{other}`", *(f"`{one}`" for one in others)))
 
 
 def _type(field: FieldInfo) -> str:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from echo_queue.capacity.estimate.model_config import find
 from echo_queue.config import Config, module_search
-from echo_queue.config.checks import NAMED
 from echo_queue.config.function_text import definition, missing_import
+from echo_queue.config.model import NAMED
 from echo_queue.connections.hub import reachable
 from echo_queue.errors import EchoQueueError, Problem, UnfitPromptError
 from echo_queue.fleet.invitation import machine

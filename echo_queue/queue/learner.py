@@ -19,8 +19,9 @@ from echo_queue.queue import replies
 from echo_queue.queue.caller import Caller, answers
 from echo_queue.queue.events import Arrivals
 from echo_queue.queue.payloads import Payloads
+from echo_queue.queue.run_rules import RunRules, words_of
 from echo_queue.queue.settled import bits_of
-from echo_queue.queue.types import Drained, Resumed, RunKeys, RunRules, UpdateRecord
+from echo_queue.queue.types import Drained, Resumed, RunKeys, UpdateRecord
 from echo_queue.records import BASE, Group, Published, Version
 from echo_queue.records.group_codec import CodecError
 from echo_queue.records.validation import UnfitGroup
@@ -72,7 +73,7 @@ class LearnerQueue(Arrivals):
         weights are published afterwards, the caller publishes these first. Raises `PromptError`, and changes nothing,
         if other prompts were declared under such a name before anybody could refuse them.
         """
-        words = replies.rules_words(rules)
+        words = words_of(rules)
         known = [word for pair in sets.items() for word in pair]
         answer = self._caller.call("resume", *begin, floor, uuid.uuid4().hex, len(words), *words, *known)
         lineage, committed = answer

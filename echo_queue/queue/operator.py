@@ -12,9 +12,9 @@ from echo_queue.queue import library, replies
 from echo_queue.queue.caller import DEADLINE_S, Caller
 from echo_queue.queue.monitor import RunState
 from echo_queue.queue.payloads import Payloads, PayloadStore
-from echo_queue.queue.run_rules import differences
+from echo_queue.queue.run_rules import RunRules, differences, rules_of, words_of
 from echo_queue.queue.submitter import Admission
-from echo_queue.queue.types import Reclaimed, RunRules
+from echo_queue.queue.types import Reclaimed
 
 if TYPE_CHECKING:
     from echo_queue.config import Config
@@ -49,8 +49,8 @@ class Operator(RunState, Admission):
 
         Returns a problem for each rule that is another one in the run.
         """
-        kept = self._caller.call("configure", *replies.rules_words(rules))
-        return differences(rules, replies.rules_of(replies.fields(kept)))
+        kept = self._caller.call("configure", *words_of(rules))
+        return differences(rules, rules_of(replies.fields(kept)))
 
     def reclaim(self, limit: int = SWEEP_MAX) -> Reclaimed:
         """Ends at most `limit` expired leases: their tasks go to retry, or to dead after too many attempts.

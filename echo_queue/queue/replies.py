@@ -1,7 +1,7 @@
 """Converts the server's answers to the frozen values of `types` and `records`, by pure functions that guess nothing.
 
-`rules_words` and `heartbeat_words` write the two hashes that the functions beside them read. Numbers that arrive as
-text are read by `records/foreign_numbers.py`; only a counter, which Redis itself bounds, is read by `int`.
+`heartbeat_words` writes the hash that the function beside it reads. Numbers that arrive as text are read by
+`records/foreign_numbers.py`; only a counter, which Redis itself bounds, is read by `int`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,8 +9,8 @@ from typing import Any
 
 import orjson
 
-from echo_queue.queue.curriculum import Curriculum
 from echo_queue.queue.generation_times import GenerationTimes
+from echo_queue.queue.run_rules import rules_of
 from echo_queue.queue.types import (
     Announced,
     Audit,
@@ -24,7 +24,6 @@ from echo_queue.queue.types import (
     LatestWeights,
     Lease,
     RunKeys,
-    RunRules,
     Status,
     StoredPartial,
     SubmissionStatus,
@@ -36,7 +35,7 @@ from echo_queue.queue.types import (
 )
 from echo_queue.records import Group, PromptShard, Published, Task, Version
 from echo_queue.records.foreign_numbers import NoNumber, finite, whole
-from echo_queue.records.group_codec import GROUP_MAX_BYTES, refuse
+from echo_queue.records.group_codec import refuse
 
 
 def text(value: bytes) -> str:
@@ -53,53 +52,6 @@ def fields(flat: Sequence[Any]) -> dict[str, str]:
     """Returns a flat reply (name, value, name, value …) of strings and integers as a dictionary."""
     words = [word.decode("utf-8", "replace") if isinstance(word, bytes) else str(word) for word in flat]
     return dict(zip(words[::2], words[1::2], strict=True))
-
-
-def rules_words(rules: RunRules) -> list[str | int | float]:
-    """Returns the fields of the `rules` hash."""
-    return [
-        "s", rules.s,
-        "batch", rules.batch,
-        "kappa", rules.kappa,
-        "lease_ms", rules.lease_ms,
-        "max_attempts", rules.max_attempts,
-        "pace", int(rules.pace),
-        "late", rules.late,
-        "late_deadline_ms", rules.late_deadline_ms,
-        "group_max_bytes", rules.group_max_bytes,
-        "group_max_tokens", rules.group_max_tokens,
-        "longest_first", int(rules.longest_first),
-        "curriculum", rules.curriculum,
-        "curriculum_window", rules.curriculum_window,
-        "reward_failure", rules.reward_failure,
-        "reward_success", rules.reward_success,
-        "keep_open", int(rules.keep_open),
-    ]  # fmt: skip
-
-
-def rules_of(words: Mapping[str, str]) -> RunRules:
-    return RunRules(
-        s=whole(words["s"]),
-        batch=whole(words["batch"]),
-        kappa="auto" if words["kappa"] == "auto" else whole(words["kappa"]),
-        lease_ms=whole(words["lease_ms"]),
-        max_attempts=whole(words["max_attempts"]),
-        pace=words["pace"] == "1",
-        late="wait" if words["late"] == "wait" else "requeue",
-        late_deadline_ms=whole(words["late_deadline_ms"]),
-        group_max_bytes=whole(words["group_max_bytes"]) if "group_max_bytes" in words else GROUP_MAX_BYTES,
-        group_max_tokens=whole(words["group_max_tokens"]) if "group_max_tokens" in words else GROUP_MAX_BYTES // 8,
-        longest_first=words.get("longest_first") == "1",
-        curriculum=_curriculum_of(words.get("curriculum", "off")),
-        curriculum_window=whole(words["curriculum_window"]) if "curriculum_window" in words else 0,
-        reward_failure=finite(words.get("reward_failure", "0")),
-        reward_success=finite(words.get("reward_success", "1")),
-        keep_open=words.get("keep_open") == "1",
-    )
-
-
-def _curriculum_of(word: str) -> Curriculum:
-    return "mopps" if word == "mopps" else "dopr" if word == "dopr" else "off"
 
 
 def published_of(words: Mapping[str, str]) -> Published | None:

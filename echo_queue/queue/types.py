@@ -3,76 +3,20 @@
 Times are milliseconds by the Redis server's clock if the name ends in `_ms`, and seconds if it ends in `_s`.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from typing import Literal
 
-from echo_queue.config import Config
-from echo_queue.queue.curriculum import Curriculum
 from echo_queue.queue.generation_times import GenerationTimes
+from echo_queue.queue.run_rules import RunRules
 from echo_queue.records import Group, PartialGroup, Published, Task, Version
-from echo_queue.records.group_codec import GROUP_MAX_BYTES
 
 Complaint = Literal["bad", "unreachable", "dry"]
-Late = Literal["requeue", "wait"]
 Order = Literal["sequential", "shuffled"]
 Departure = Literal["finished", "preempted", "rest", "dismissed", "stopped", "error"]
 """Why a worker left: the run is finished; its machine is taken away; it was to lease nothing more and had nothing left
 to do; the fleet's controller dismissed it; a signal ended it; or it failed."""
-
-
-@dataclass(frozen=True)
-class RunRules:
-    """The run rules, kept in Redis so that every role obeys the same ones: those of the learner that began last.
-
-    `s`: staleness bound in updates. `batch`: B, groups per update. `kappa`: updates per publication (shown, not used
-    by the queue). `pace`: keep n ≤ w·B; if off, only the bound holds. `longest_first`: of the prompts admitted at once,
-    those with the longest expected groups are leased first. `group_max_tokens`: the limit for all samples together.
-    `curriculum`: which prompt of at most `curriculum_window` candidates of a set is admitted next; a mean reward counts
-    as no success at `reward_failure` and as full success at `reward_success`. `keep_open`: the run is not finished when
-    all prompts are trained (shown, not used by the queue: its learner does not ask for it).
-    """
-
-    s: int
-    batch: int
-    kappa: int | Literal["auto"] = 1
-    lease_ms: int = 30_000
-    max_attempts: int = 4
-    pace: bool = True
-    late: Late = "requeue"
-    late_deadline_ms: int = 60_000
-    group_max_bytes: int = GROUP_MAX_BYTES
-    group_max_tokens: int = GROUP_MAX_BYTES // 8
-    longest_first: bool = True
-    curriculum: Curriculum = "off"
-    curriculum_window: int = 4096
-    reward_failure: float = 0.0
-    reward_success: float = 1.0
-    keep_open: bool = False
-
-    @classmethod
-    def of(cls, config: Config) -> "RunRules":
-        """Returns the rules that a configuration states."""
-        return cls(
-            s=config.staleness.s,
-            batch=config.learner.batch_groups,
-            kappa=config.staleness.kappa,
-            lease_ms=math.ceil(1000 * config.queue.lease_s),
-            max_attempts=config.queue.max_attempts,
-            pace=config.staleness.pace,
-            late=config.staleness.late,
-            late_deadline_ms=math.ceil(1000 * config.staleness.late_deadline_s),
-            group_max_bytes=config.queue.group_max_bytes,
-            group_max_tokens=config.rollout.group_size * config.model.max_new_tokens,
-            longest_first=config.queue.longest_first,
-            curriculum=config.selection.curriculum,
-            curriculum_window=config.selection.curriculum_window,
-            reward_failure=config.selection.reward_failure,
-            reward_success=config.selection.reward_success,
-            keep_open=config.run.keep_open,
-        )
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """Reads the numbers that another role wrote as text; no other code makes a number of such a text.
 
+The run rules, which no worker may write, are read by `echo_queue.queue.run_rules`.
+
 `int` and `float` take underscores, blanks, signs, the digits of every script and infinities, and as many digits as
 nobody can compute with. Every text that these functions refuse raises `NoNumber`, and no other error.
 """

@@ -16,22 +16,15 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from echo_queue import __version__
 from echo_queue.config import Config
+from echo_queue.config.keys import MACHINE, Key, keys_of, value_of
 from echo_queue.errors import ConfigError, Problem
 from learner.ranks.fingerprint import fingerprint
 from learner.ranks.place import LISTENER, Place
 from learner.ranks.team import OtherRankError, RankLostError, Team
 
-SECTIONS: dict[str, Any] = {
-    "run": {"name", "seed"},
-    "store": {"bucket", "region"},
-    "model": True,
-    "rollout": True,
-    "staleness": True,
-    "learner": True,
-}
-"""The part of the configuration on which the ranks' results depend."""
-OWN = {"learner.threads", "learner.device"}
-"""Keys that each machine may set as it needs."""
+SAME_KEYS = ("run.name", "run.seed", "store.bucket", "store.region", "weights.part_bytes")
+SAME_SECTIONS = ("model", "rollout", "staleness", "learner", "selection")
+"""The part of the configuration on which the ranks' results depend, but for what is each machine's own."""
 SAME = "start all ranks with the same configuration, the same packages and the same files of the base model"
 
 
@@ -123,10 +116,12 @@ def _identity(config: Config, device: torch.device) -> dict[str, Any]:
     """Returns what must be the same on all ranks, by name, and the machine's name."""
     programs = {"echo-queue": __version__} | {name: version(name) for name in ("torch", "transformers")}
     programs["base model"] = fingerprint(config)
-    sections = config.model_dump(mode="json", include=SECTIONS)
-    keys = {f"{section}.{key}": value for section, values in sections.items() for key, value in values.items()}
-    keys = {key: value for key, value in keys.items() if key not in OWN}
-    return {"host": socket.gethostname(), "same": programs | keys | {"device": device.type}}
+    settings = {key.path: value_of(config, key.path) for key in keys_of(Config) if _must_agree(key)}
+    return {"host": socket.gethostname(), "same": programs | settings | {"device": device.type}}
+
+
+def _must_agree(key: Key) -> bool:
+    return key.whose is not MACHINE and (key.path in SAME_KEYS or key.path.partition(".")[0] in SAME_SECTIONS)
 
 
 def _differences(reports: Sequence[bytes]) -> list[tuple[str, str]]:

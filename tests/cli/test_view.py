@@ -11,9 +11,9 @@ from echo_queue.cli.live.watcher import RunWatcher
 from echo_queue.cli.status import _document
 from echo_queue.config import Config
 from echo_queue.launch.supervisor import RoleState
+from echo_queue.queue import Heartbeat, RunRules, Status, WorkerStatus
 from echo_queue.queue.dead_causes import DeadCause
 from echo_queue.queue.generation_times import GenerationTimes
-from echo_queue.queue.types import Heartbeat, RunRules, Status, WorkerStatus
 from echo_queue.records import Published, Version
 from echo_queue.reporting.metrics import FLAT_UPDATES, summarise
 from tests.queue.clients import Clients

@@ -25,11 +25,11 @@ from echo_queue.queue import (
     SubmitterQueue,
     UpdateRecord,
     WorkerQueue,
-    replies,
 )
 from echo_queue.queue.caller import DEADLINE_S, NO_REPLICAS, Replicas
 from echo_queue.queue.learner import NO_SETS
 from echo_queue.queue.payloads import INLINE_MAX_BYTES, PayloadStore
+from echo_queue.queue.run_rules import words_of
 from echo_queue.queue.sent_progress import SentProgress
 from echo_queue.records import BASE, Group, Published, Version
 from echo_queue.records.group_codec import GROUP_MAX_BYTES, CodecError
@@ -97,7 +97,7 @@ class Clients(WorkerQueue, PeerDirectory, SubmitterQueue, Monitor, Admin):  # ty
 
     def overrule(self, rules: RunRules) -> None:
         """Writes the rules by hand, as no role may: they change with a lineage only."""
-        words = [str(word) for word in replies.rules_words(rules)]
+        words = [str(word) for word in words_of(rules)]
         self.client.hset(self.keys.rules, mapping=dict(zip(words[::2], words[1::2], strict=True)))
 
     def resume(

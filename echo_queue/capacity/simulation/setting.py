@@ -6,6 +6,7 @@ reported all at once, before anything is simulated.
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -13,11 +14,10 @@ from pydantic import Field, ValidationError, model_validator
 
 from echo_queue.capacity.estimate.lag import kappa_needed
 from echo_queue.config.loading import read_toml
-from echo_queue.config.model import Section
+from echo_queue.config.model import Positive, Section, Staleness
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.queue import RunRules
 
-Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 SomeSeconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -45,16 +45,6 @@ class Learner(Section):
     publish_s: SomeSeconds = 0.0
     """Seconds from the end of an update until its weights are published."""
     usd_per_hour: Rate = 0.0
-
-
-class Staleness(Section):
-    """The bound, and the period of publications."""
-
-    s: Annotated[int, Field(ge=0)] = 4
-    kappa: Positive | Literal["auto"] = 1
-    pace: bool = True
-    late: Literal["requeue", "wait"] = "requeue"
-    late_deadline_s: Seconds = 60.0
 
 
 class Generation(Section):
@@ -166,17 +156,7 @@ class Setting(Section):
     @property
     def rules(self) -> RunRules:
         """The rules of the queue. Nothing is known of the lengths of prompts, so their order is their own."""
-        return RunRules(
-            s=self.staleness.s,
-            batch=self.learner.batch_groups,
-            kappa=self.kappa,
-            lease_ms=math.ceil(1000 * self.queue.lease_s),
-            max_attempts=self.queue.max_attempts,
-            pace=self.staleness.pace,
-            late=self.staleness.late,
-            late_deadline_ms=math.ceil(1000 * self.staleness.late_deadline_s),
-            longest_first=False,
-        )
+        return replace(RunRules.of(self), kappa=self.kappa, longest_first=False)
 
 
 def load(path: Path) -> Setting:

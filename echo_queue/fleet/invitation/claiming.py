@@ -28,7 +28,7 @@ def refuse_unsafe(token: SignedToken, inviter: str) -> None:
     `inviter`: the key that this machine was told to trust; without one, no code is run that the token chooses.
     """
     invitation = token.invitation
-    if keys := foreign(invitation.settings):
+    if keys := tuple(foreign(invitation.settings)):
         raise _refused(f"sets {', '.join(keys)}, which is this machine's own affair", "do not use it")
     if not is_private(invitation.redis_url, bool(invitation.authority)):
         raise _refused(f"names {invitation.redis_url}, which is not encrypted", TLS_FIX)

@@ -10,46 +10,35 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from echo_queue.config import Config
-from echo_queue.config.checks import NAMED
+from echo_queue.config.keys import WORKERS, keys_of
+from echo_queue.config.model import NAMED
 from echo_queue.connections.endpoints import EMBEDDED
 from echo_queue.errors import Problem
 
-SHARED: Mapping[str, tuple[str, ...]] = {
-    "run": ("name", "seed", "keep_open"),
-    "redis": ("url", "wait_replicas", "wait_ms", "durable"),
-    "store": ("url", "bucket", "region", "checksums"),
-    "model": ("base", "init", "lora", "dtype", "max_prompt_tokens", "max_new_tokens"),
-    "environment": ("kind", "function", "options", "max_turns", "timeout_s", "reward_min", "reward_max"),
-    "rollout": (
-        *("workers", "engine", "mode", "group_size", "concurrent_groups", "progress_s", "temperature", "top_p"),
-        *("threads", "grace_s", "idle_deadline_s"),
-    ),
-    "staleness": ("s", "kappa", "pace", "late", "late_deadline_s"),
-    "queue": ("lease_s", "max_attempts", "inline_max_bytes", "group_max_bytes", "longest_first", "stall_deadline_s"),
-    "learner": ("batch_groups",),
-    "weights": ("chunk_bytes", "part_bytes", "encrypt", "public_key", "peers", "chunk_deadline_s"),
-    "telemetry": ("heartbeat_s",),
-}
-"""Section → its keys that a token may have."""
+TRAVEL = tuple(key.path for key in keys_of(Config) if key.whose is WORKERS)
+"""The keys that a token may have."""
+SECTIONS = {key.parent for key in keys_of(Config)}
 TLS_FIX = "serve Redis over TLS and name it rediss://host:port/db, with redis.ca_file if its authority is your own"
 
 
 def shared(config: Config) -> dict[str, dict[str, Any]]:
     """Returns the settings of `config` that its workers share, as far as they are no defaults."""
     given = config.model_dump(mode="json", exclude_defaults=True)
-    found = {section: {key: given[section][key] for key in keys if key in given.get(section, {})}
-             for section, keys in SHARED.items()}  # fmt: skip
-    return {section: values for section, values in found.items() if values}
+    kept = {
+        section: {key: value for key, value in values.items() if not any(foreign({section: {key: value}}))}
+        for section, values in given.items()
+    }
+    return {section: values for section, values in kept.items() if values}
 
 
-def foreign(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Returns the keys of a token that no token may have."""
-    return [
-        f"{section}.{key}"
-        for section, values in settings.items()
-        for key in values
-        if key not in SHARED.get(section, ())
-    ]
+def foreign(settings: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """Yields the keys of a token that no token may have. `above`: the path of the section that has these settings."""
+    for name, value in settings.items():
+        path = f"{above}{name}"
+        if path in SECTIONS and isinstance(value, Mapping):
+            yield from foreign(value, f"{path}.")
+        elif path not in TRAVEL:
+            yield path
 
 
 def code_named(settings: Mapping[str, Mapping[str, Any]]) -> str:

@@ -20,8 +20,7 @@ KEYS
                          turn ("<n> <move>": the learner's last numbered one), resume_token,
                          committed: the newest checkpoint that `trained` and `settled` agree with, and the number
                          of its ids that do while a commit is between its steps
-  rules          hash    those of the newest lineage: s batch kappa lease_ms max_attempts pace late late_deadline_ms group_max_bytes
-                         group_max_tokens longest_first curriculum curriculum_window reward_failure reward_success keep_open
+  rules          hash    those of the newest lineage, by their names in `run_rules.py`
   published      hash    lineage number manifest digest ms (when): the newest weights that workers may fetch
   coming         hash    the announced route to the version under way: route (its name), last (place of its newest part),
                          told_ms (when workers last were told), and place -> the signed document of that part, which is
@@ -204,11 +203,10 @@ local function secrets_of(keys, name)
 end
 
 -- Fields of the hashes `rules` and `state`, in the groups in which they are read. The first group is read with each call,
--- the others when a move first asks for one of their fields: most moves need only a few.
+-- the others when a move first asks for one of their fields: most moves need only a few. Every other rule is read, with
+-- all of them, when a move first asks for one.
 local RULES = { hash = 'rules', 's', 'lease_ms', 'group_max_bytes', 'group_max_tokens', 'curriculum' }
 local GROUPS = {
-  { hash = 'rules', 'batch', 'max_attempts', 'pace', 'late', 'late_deadline_ms', 'longest_first', 'curriculum_window',
-    'reward_failure', 'reward_success' },
   { hash = 'state', 'lineage', 'v', 'enough' },
   { hash = 'state', 'finished', 'reopened', 'window', 'uncommitted', 'swept_ms', 'clock_ms' },
 }
@@ -217,17 +215,12 @@ for place = 1, #GROUPS do
   for field = 1, #GROUPS[place] do GROUP_OF[GROUPS[place][field]] = GROUPS[place] end
 end
 
--- What a field's word (false: there is none) means, where it is no number.
-local MEANING = {
-  pace = function(word) return word == '1' end,
-  longest_first = function(word) return word == '1' end,
-  late = function(word) return word end,
-  curriculum = function(word) return word or 'off' end,
-  curriculum_window = function(word) return tonumber(word or 0) end,
-  reward_failure = function(word) return tonumber(word or 0) end,
-  reward_success = function(word) return tonumber(word or 1) end,
-  group_max_tokens = function(word, run) return tonumber(word or (run.group_max_bytes or 0) / 8) end,
-}
+-- Returns what the word of a field (false: there is none) means.
+local function meaning_of(word)
+  if word == 'true' then return true end
+  if not word or word == 'false' then return false end
+  return tonumber(word) or word
+end
 
 -- The other fields of a run that are made when a move first asks for one of them.
 local READ_LATER = {
@@ -247,10 +240,7 @@ local function read_group(run, group)
   local words = redis.call('HMGET', run.K[group.hash], unpack(group))
   for place = 1, #group do
     local field, word = group[place], words[place]
-    if rawget(run, field) == nil then
-      local meaning = MEANING[field]
-      if meaning then run[field] = meaning(word, run) else run[field] = word and tonumber(word) end
-    end
+    if rawget(run, field) == nil then run[field] = meaning_of(word) end
   end
 end
 
@@ -259,12 +249,15 @@ local function read_later(run, name)
     run[name] = READ_LATER[name](run)
   elseif GROUP_OF[name] then
     read_group(run, GROUP_OF[name])
+  elseif not rawget(run, 'has_rules') then
+    run.has_rules = true
+    for rule, word in pairs(hash(run.K.rules)) do run[rule] = meaning_of(word) end
   end
   return rawget(run, name)
 end
 local RUN = { __index = read_later }
 
--- The run during one call: K (keys), the rules as numbers, and what GROUPS and READ_LATER name.
+-- The run during one call: K (keys), the rules, and what GROUPS and READ_LATER name.
 local function open_run(keys)
   local run = setmetatable({ K = keys_under(keys[1]), offered = 0 }, RUN)
   read_group(run, RULES)

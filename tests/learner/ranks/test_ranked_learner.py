@@ -137,7 +137,13 @@ def by_hand(environ: dict[str, str]) -> dict[str, str]:
 
 
 def test_ranks_with_other_settings_are_refused_before_anything_starts(harness: LearnerHarness) -> None:
-    """Each process is started by itself, as torchrun does it, here with two learning rates."""
+    """Each process is started by itself, as torchrun does it. A machine's own name is no such setting."""
+    other = {
+        "ECHO_QUEUE_LEARNER__LR": "0.01",
+        "ECHO_QUEUE_SELECTION__SHUFFLE_ROUNDS": "2",
+        "ECHO_QUEUE_WEIGHTS__PART_BYTES": "4096",
+        "ECHO_QUEUE_ROLLOUT__MACHINE": "another",
+    }
     config = config_of(harness, 2)
     file = harness.directory / "run.toml"
     file.write_text(written(config.model_dump(mode="json", exclude_defaults=True)))
@@ -145,17 +151,19 @@ def test_ranks_with_other_settings_are_refused_before_anything_starts(harness: L
         started = [
             subprocess.Popen(
                 [sys.executable, "-m", "learner", str(file)],
-                env=by_hand(variables(rank, 2, listener, os.environ | {"ECHO_QUEUE_LEARNER__LR": lr})),
+                env=by_hand(variables(rank, 2, listener, os.environ | settings)),
                 pass_fds=[listener.fileno()],
                 stderr=subprocess.PIPE,
                 text=True,
             )
-            for rank, lr in enumerate(("0.001", "0.01"))
+            for rank, settings in enumerate(({"ECHO_QUEUE_LEARNER__LR": "0.001"}, other))
         ]
     for process in started:
         _, printed = process.communicate(timeout=DEADLINE_S)
         assert process.returncode == 2, printed
         assert "learner rank 1" in printed and "has learner.lr = 0.01, and rank 0" in printed
+        assert "has selection.shuffle_rounds = 2" in printed and "has weights.part_bytes = 4096" in printed
+        assert "rollout.machine" not in printed
     assert harness.queue(config).status().learner.lineage == 0
 
 

@@ -1,0 +1,83 @@
+"""What a key of `model.py` says of itself beside its type and its meaning, and the list of all keys.
+
+What a section says holds for all of its keys that do not say otherwise.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from operator import attrgetter
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+
+class Whose(Enum):
+    """Whose value a key has. One that says neither is of no worker: the run's own machine reads it."""
+
+    WORKERS = "shared"
+    """Workers read it, and have the same value throughout the run: an invitation brings it along."""
+    MACHINE = "own"
+    """Each machine has a value of its own: no invitation brings one, and ranks of a learner may differ in it."""
+
+
+WORKERS, MACHINE = Whose.WORKERS, Whose.MACHINE
+
+
+class OnlyWith:
+    """The condition of a key: the key `path` has one of these values or, without any, is neither 0 nor empty.
+
+    Of several conditions of a key one is enough.
+    """
+
+    def __init__(self, path: str, *values: object) -> None:
+        self.path, self.values = path, values
+
+    def holds(self, config: BaseModel) -> bool:
+        value = value_of(config, self.path)
+        return value in self.values if self.values else bool(value)
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key, or a section, by its path of names and dots."""
+
+    path: str
+    field: FieldInfo
+    whose: Whose | None
+    conditions: tuple[OnlyWith, ...]
+
+    @property
+    def section(self) -> type[BaseModel] | None:
+        """The model of a section; None of a key."""
+        kind = self.field.annotation
+        return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+    @property
+    def parent(self) -> str:
+        return self.path.rpartition(".")[0]
+
+
+def fields_of(model: type[BaseModel], above: Key | None = None) -> Iterator[Key]:
+    """Yields the keys and sections of the section `above`, in their order, and not those of the sections in it."""
+    for name, field in model.model_fields.items():
+        path = f"{above.path}.{name}" if above else name
+        inherited = (above.whose, above.conditions) if above else (None, ())
+        whose = next((mark for mark in field.metadata if isinstance(mark, Whose)), inherited[0])
+        conditions = tuple(mark for mark in field.metadata if isinstance(mark, OnlyWith))
+        yield Key(path, field, whose, conditions or inherited[1])
+
+
+def keys_of(model: type[BaseModel], above: Key | None = None) -> Iterator[Key]:
+    """Yields every key of a model, those of its sections included."""
+    for key in fields_of(model, above):
+        if key.section:
+            yield from keys_of(key.section, key)
+        else:
+            yield key
+
+
+def value_of(config: BaseModel, path: str) -> Any:
+    """Returns the value at a path of names and dots."""
+    return attrgetter(path)(config)

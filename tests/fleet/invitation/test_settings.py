@@ -1,0 +1,52 @@
+"""A token brings what all workers of a run share, and nothing that belongs to one machine."""
+
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from echo_queue.config import Config
+from echo_queue.config.checks import contradictions
+from echo_queue.config.keys import WORKERS, keys_of
+from echo_queue.fleet.invitation.settings import foreign, shared
+
+RUN = {"run": {"name": "home", "dir": "runs/home"}}
+
+
+def test_a_machine_that_joins_reads_the_commit_that_the_learner_reads() -> None:
+    model = {"base": "owner/model", "revision": "0123abc"}
+    assert shared(Config.model_validate(RUN | {"model": model}))["model"] == model
+
+
+def test_a_machine_that_joins_asks_the_users_function_as_often_as_the_others() -> None:
+    environment = {"kind": "function", "function": "judge:score", "concurrent_calls": 4}
+    assert shared(Config.model_validate(RUN | {"environment": environment}))["environment"] == environment
+
+
+def test_all_keys_of_a_section_in_a_section_travel_or_none() -> None:
+    inner = [key for key in keys_of(Config) if key.path.count(".") > 1]
+    assert all(len({other.whose for other in inner if other.parent == key.parent}) == 1 for key in inner)
+
+
+def test_no_token_names_a_path_or_an_address_but_the_services() -> None:
+    shared_keys = [key for key in keys_of(Config) if key.whose is WORKERS]
+    kinds = {key.path: {key.field.annotation, *get_args(key.field.annotation)} for key in shared_keys}
+    assert not [path for path, kind in kinds.items() if Path in kind]
+    assert [path for path in kinds if path.endswith(("url", "endpoint", "host"))] == ["redis.url", "store.url"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rollout": {"top_p": 0.75}, "learner": {"correction": {"preset": "cispo"}}},
+        {"rollout": {"top_p": 0.75}, "learner": {"loss": "mine:loss"}},
+        {"queue": {"lease_s": 120.0}, "telemetry": {"heartbeat_s": 20.0}},
+    ],
+    ids=["a nucleus with a correction that bears it", "a nucleus with an own loss", "slow heartbeats"],
+)
+def test_what_joins_a_valid_run_is_valid_by_itself(settings: dict[str, Any]) -> None:
+    config = Config.model_validate(RUN | settings)
+    assert not list(contradictions(config))
+    settings = shared(config)
+    assert not list(foreign(settings))
+    assert not list(contradictions(Config.model_validate(settings | RUN)))
