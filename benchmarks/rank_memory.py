@@ -33,12 +33,12 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 from benchmarks.learner.work import Mix
 from benchmarks.verdict import conclude
-from echo_queue.capacity.estimate import shape_of
 from echo_queue.capacity.estimate.learner_memory import MicroBatchShape, activations
 from echo_queue.config import Config
 from echo_queue.connections.secrets import StoreKeys
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import DONE
+from echo_queue.models import shape_of
 from echo_queue.records import Version
 from echo_queue.services.s3_server import S3Server
 from learner.model import head

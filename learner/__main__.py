@@ -16,10 +16,10 @@ from echo_queue.config.loading import load
 from echo_queue.errors import AGAIN, DONE, REFUSED, ConfigError, EchoQueueError, Problem, SetBackError
 from echo_queue.launch import collection
 from echo_queue.launch.import_path import PYTHON
-from echo_queue.launch.model_imports import spare_scipy
 from echo_queue.launch.problem_output import print_problems
 from echo_queue.launch.signals import set_on_signals
 from echo_queue.launch.streams import always_writable
+from echo_queue.models.model_imports import spare_scipy
 from echo_queue.queue import Monitor
 from echo_queue.queue.dead_causes import check_end
 from learner.allocator import grow_segments

@@ -21,8 +21,8 @@ from transformers import AutoTokenizer
 
 from echo_queue import failpoints
 from echo_queue.config import Config
-from echo_queue.connections.hub import base_folder
 from echo_queue.errors import EchoQueueError, Problem, SetBackError
+from echo_queue.models.hub import base_folder
 from echo_queue.queue import LearnerQueue, Monitor, staleness_rules
 from echo_queue.queue.counts import counted
 from echo_queue.records import Group, Version

@@ -10,8 +10,8 @@ from pathlib import Path
 from echo_queue.config import Config
 from echo_queue.connections import store_check
 from echo_queue.connections.endpoints import EMBEDDED
-from echo_queue.connections.hub import BASE_FOLDER
 from echo_queue.connections.storage.object_store import INDEX, ObjectStore
+from echo_queue.models.hub import BASE_FOLDER
 from echo_queue.queue import Caller, Operator, RunRules
 from learner.lease_sweeper import LeaseSweeper
 

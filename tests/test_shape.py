@@ -17,7 +17,7 @@ FLOORS = (
     ("errors", "failpoints"),
     ("atomic_file",),
     ("config", "launch"),
-    ("records",),
+    ("records", "models"),
     ("connections",),
     ("queue",),
     ("weights", "submission", "services", "reporting"),
@@ -28,7 +28,9 @@ FLOORS = (
 )
 """The rooms of `echo_queue`, from the ground up. A room imports from the floors below its own, and from itself."""
 FLOOR = {room: number for number, floor in enumerate(FLOORS) for room in floor}
-MOST_FOLDERS = 12
+FORKED = ROOT / "echo_queue" / "launch" / "fork_server" / "model_roles.py"
+"""The program of the fork server. It imports, by name, the roles that it will become, which nothing else may do."""
+MOST_FOLDERS = 13
 MOST_FILES = 6
 MOST_PUBLIC = 20
 CLIENTS = tuple(one for _, one in inspect.getmembers(queue, inspect.isclass) if issubclass(one, Client))
@@ -45,14 +47,27 @@ def parsed(module: Path) -> ast.Module:
 
 
 def imports(module: Path) -> Iterator[str]:
-    """Dotted names that the module imports, wherever in it; of `from a import b` both `a` and `a.b`."""
-    for node in nodes_of(parsed(module)):
+    """Dotted names that the module imports, wherever in it; of `from a import b` both `a` and `a.b`.
+
+    In a module that imports by name (`import_module`), every text that names a module of ours is one of them.
+    """
+    nodes = nodes_of(parsed(module))
+    by_name = any(isinstance(node, ast.alias) and node.name == "import_module" for node in nodes)
+    for node in nodes:
         match node:
+            case ast.Constant(value=str(text)) if by_name and is_module(dotted := text.partition(":")[0]):
+                yield dotted
             case ast.Import(names=names):
                 yield from (name.name for name in names)
             case ast.ImportFrom(module=str(origin), names=names, level=0):
                 yield origin
                 yield from (f"{origin}.{name.name}" for name in names)
+
+
+def is_module(dotted: str) -> bool:
+    """Returns whether these words and dots name a module or a package of this tree."""
+    path = ROOT.joinpath(*dotted.split("."))
+    return "." in dotted and (path.with_suffix(".py").is_file() or (path / "__init__.py").is_file())
 
 
 def room_of(dotted: str) -> str | None:
@@ -66,9 +81,9 @@ def arrows() -> set[tuple[str, str]]:
     found = set()
     for module in modules("echo_queue"):
         room = module.relative_to(ROOT / "echo_queue").with_suffix("").parts[0]
-        for dotted in imports(module):
-            if (other := room_of(dotted)) in FLOOR and other != room:
-                found.add((room, str(other)))
+        if module != FORKED:
+            others = {other for dotted in imports(module) if (other := room_of(dotted)) in FLOOR}
+            found |= {(room, str(other)) for other in others - {room}}
     return found
 
 
@@ -98,10 +113,22 @@ def test_workers_and_learner_meet_only_in_echo_queue(package: str, forbidden: st
     guilty = {
         str(module.relative_to(ROOT)): dotted
         for module in modules(package)
+        if module != FORKED
         for dotted in imports(module)
         if dotted.partition(".")[0] == forbidden
     }
     assert not guilty
+
+
+@pytest.mark.parametrize("package", ["workers", "learner"])
+def test_what_generates_or_trains_knows_no_price(package: str) -> None:
+    """What both know of a model is in `echo_queue.models`, below the planner."""
+    guilty = [str(module) for module in modules(package) if "capacity" in map(room_of, imports(module))]
+    assert not guilty
+
+
+def test_an_import_by_name_is_seen() -> None:
+    assert {"learner.training_loop", "workers.worker", "echo_queue.weights.delta.compiled"} <= set(imports(FORKED))
 
 
 @pytest.mark.parametrize("module", ["worker.py", "rollout_loop.py"])

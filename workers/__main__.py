@@ -16,9 +16,9 @@ from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.errors import EchoQueueError
 from echo_queue.launch import collection
-from echo_queue.launch.model_imports import spare_scipy
 from echo_queue.launch.problem_output import print_problems
 from echo_queue.launch.streams import always_writable
+from echo_queue.models.model_imports import spare_scipy
 from workers.preemption import watch
 from workers.shutdown import Shutdown, on_signals
 

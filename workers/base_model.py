@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 from echo_queue.config import Config
-from echo_queue.connections.hub import BASE_FOLDER, base_folder, reachable
 from echo_queue.connections.storage.object_store import MissingObject, ObjectStore
 from echo_queue.errors import Problem
+from echo_queue.models.hub import BASE_FOLDER, base_folder, reachable
 from workers.polling import poll
 
 log = logging.getLogger(__name__)

@@ -18,9 +18,9 @@ from benchmarks.learner.timing import timed
 from benchmarks.learner.trainers import OURS, Ours, Trainer, ways
 from benchmarks.learner.work import Mix, Shape
 from benchmarks.rows import Rows
-from echo_queue.capacity.estimate import shape_of
 from echo_queue.capacity.estimate.learner_memory import learner_memory
 from echo_queue.config import Config
+from echo_queue.models import shape_of
 from learner.ranks.team import Team
 
 if TYPE_CHECKING:

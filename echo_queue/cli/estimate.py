@@ -8,8 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from echo_queue.capacity.estimate import Assumptions, RunEstimate, estimate, model_shape
-from echo_queue.capacity.estimate.devices import CPU, MARGIN, learner_is_on_cpu, measured_thread_flops
+from echo_queue.capacity.estimate import Assumptions, RunEstimate, estimate
 from echo_queue.capacity.estimate.lag import Lag
 from echo_queue.capacity.estimate.learner_memory import FRAGMENTS, LearnerMemory
 from echo_queue.capacity.estimate.shared_card import SharedCard, learner_needs
@@ -17,6 +16,8 @@ from echo_queue.capacity.estimate.training_time import forward_passes
 from echo_queue.capacity.estimate.worker_memory import WorkerMemory
 from echo_queue.cli.output import print_json
 from echo_queue.config import Config
+from echo_queue.models import model_shape
+from echo_queue.models.devices import CPU, MARGIN, learner_is_on_cpu, measured_thread_flops
 from echo_queue.queue.counts import counted
 
 Row = tuple[str, str, str]

@@ -19,10 +19,10 @@ from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hin
 
 from echo_queue.capacity.estimate.lag import Lag
 from echo_queue.capacity.estimate.learner_memory import LearnerMemory
-from echo_queue.capacity.estimate.model_shape import ModelShape
 from echo_queue.capacity.estimate.shared_card import SharedCard
 from echo_queue.capacity.estimate.transfer import Broadcast
 from echo_queue.capacity.estimate.worker_memory import WorkerMemory
+from echo_queue.models.shape import ModelShape
 from echo_queue.queue import Audit
 from echo_queue.queue.generation_times import GenerationTimes
 from echo_queue.records import Version

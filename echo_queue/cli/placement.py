@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from echo_queue.capacity.estimate.learner_memory import learner_memory
-from echo_queue.capacity.estimate.model_config import model_shape
 from echo_queue.capacity.estimate.shared_card import SharedCard, shared_card
 from echo_queue.capacity.estimate.worker_memory import worker_memory
 from echo_queue.config import Config
 from echo_queue.connections.endpoints import EMBEDDED
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.fleet.invitation import machine
+from echo_queue.models.config_file import model_shape
 
 ENVIRONMENT = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 """CUDA numbers GPUs by their speed otherwise, and nvidia-smi, by which they were judged, by their place on the bus."""

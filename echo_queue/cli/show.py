@@ -11,7 +11,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from echo_queue.capacity.estimate import model_config
 from echo_queue.cli.documents import GroupDocument
 from echo_queue.cli.live.watcher import STATUS_DEADLINE_S, last_word, monitor
 from echo_queue.cli.output import print_json
@@ -20,6 +19,7 @@ from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
 from echo_queue.connections.storage.object_store import MissingObject, ObjectStore
 from echo_queue.errors import Problem, PromptError, ServiceError
+from echo_queue.models import config_file
 from echo_queue.queue import Monitor, UpdateRecord
 from echo_queue.queue.counts import counted
 from echo_queue.records import Group, PartialSample, Sample, Tokens, Version
@@ -152,7 +152,7 @@ def tokenizer_of(config: Config, store: ObjectStore | None = None) -> Words:
     """
     from tokenizers import Tokenizer
 
-    cached = model_config.find(config)
+    cached = config_file.find(config)
     folders = (Path(config.base_model), *([cached.parent] if cached else []), config.run.dir / "model")
     path = next((folder / TOKENIZER for folder in folders if (folder / TOKENIZER).is_file()), None)
     try:

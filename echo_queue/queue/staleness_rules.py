@@ -37,6 +37,11 @@ def within_window(untrained: int, batch: int, window: float) -> bool:
     return untrained < window * batch
 
 
+def kappa_needed(t_bcast_s: float, t_train_s: float) -> int:
+    """Returns κ = max(1, ⌈T_bcast / T_train⌉), the smallest period of publications that dissemination sustains."""
+    return max(1, math.ceil(t_bcast_s / max(t_train_s, 1e-6)))
+
+
 def needed(v: int, min_pv: int, published: int, s: int) -> int:
     """Returns the oldest version that may generate a group which is leased now.
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from echo_queue.connections.hub import reachable
 from echo_queue.errors import Problem, PromptError, ServiceError, UnfitPromptError
+from echo_queue.models.hub import reachable
 from echo_queue.queue.types import Chunk
 from echo_queue.records import PromptRow
 from echo_queue.submission.prompt_encoding import PromptEncoding, embeddings_of, opening_of

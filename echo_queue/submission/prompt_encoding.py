@@ -13,8 +13,8 @@ from pathlib import Path
 
 import orjson
 
-from echo_queue.connections.hub import reachable
 from echo_queue.errors import Problem, PromptError
+from echo_queue.models.hub import reachable
 from echo_queue.records import Message
 from echo_queue.submission.chat_template import ChatTemplate
 

@@ -16,7 +16,7 @@ import orjson
 
 from echo_queue import failpoints
 from echo_queue.config import Config
-from echo_queue.launch.model_imports import spare_scipy
+from echo_queue.models.model_imports import spare_scipy
 from learner.base_model.task import WarmupTask, task_of, warmup_examples
 
 RECIPE = 2

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from transformers import PretrainedConfig
 
-from echo_queue.capacity.estimate.model_shape import shape_of
-from echo_queue.capacity.estimate.training_time import ATTENTION, MATMUL
 from echo_queue.errors import ConfigError
+from echo_queue.models.shape import ATTENTION, MATMUL, shape_of
 from learner.batch.assignment import UNEVEN, Loads, Part, assign
 from learner.batch.micro_batches import cut, fitting_pieces
 from learner.batch.packing import Packing
@@ -49,7 +48,7 @@ class Costs:
 
     @classmethod
     def of(cls, model_config: PretrainedConfig) -> "Costs":
-        """Returns the FLOP of forward and backward pass, by `echo_queue.capacity.estimate`.
+        """Returns the FLOP of forward and backward pass, by `echo_queue.models.shape`.
 
         A layer of a family that it does not know counts as 12 · hidden² weights, like the plain transformer's.
         """

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from echo_queue.capacity.estimate.devices import cpu_has_bfloat16
+from echo_queue.models.devices import cpu_has_bfloat16
 
 ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 PRODUCTS = {

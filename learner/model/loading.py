@@ -16,9 +16,9 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from echo_queue import config
-from echo_queue.capacity.estimate import model_refusals
-from echo_queue.connections.hub import base_folder
 from echo_queue.errors import ConfigError, Problem
+from echo_queue.models import model_refusals
+from echo_queue.models.hub import base_folder
 from learner.model.architecture import check_architecture
 from learner.model.attention import ATTENTION, unsupported
 from learner.model.lora.adapters import Adapters

@@ -16,9 +16,9 @@ from typing import NamedTuple, Self
 
 import torch
 
-from echo_queue.capacity.estimate.lag import kappa_needed
 from echo_queue.errors import DeadlineError, Problem
 from echo_queue.queue import Status
+from echo_queue.queue.staleness_rules import kappa_needed
 from echo_queue.records import Version
 from echo_queue.weights.layout import Share
 from learner.model.device import ready, side_stream

@@ -11,7 +11,7 @@ from blake3 import blake3
 from transformers.utils import CONFIG_NAME
 
 from echo_queue.config import Config
-from echo_queue.connections.hub import base_folder
+from echo_queue.models.hub import base_folder
 from learner.model.weight_files import files_of
 
 SAMPLES, SAMPLE_BYTES = 16, 64 << 10

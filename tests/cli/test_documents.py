@@ -14,9 +14,9 @@ from echo_queue.cli.documents import documents, schemas
 from echo_queue.queue import Chunk, Heartbeat, PromptSet, UpdateRecord
 from echo_queue.records import PromptShard, Version
 from echo_queue.reporting.run_record import record_of
-from tests.capacity.estimate import MODELS
 from tests.capacity.fleets import ON, ROOT, WORKED
 from tests.cli.test_weights import PublishedRun
+from tests.models import MODELS
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import group_of
 from tests.synthetic import update

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.capacity.estimate import MODELS
 from tests.cli.test_commands import block
+from tests.models import MODELS
 
 RUN = """[run]
 name = "t"

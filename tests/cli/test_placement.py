@@ -10,7 +10,7 @@ from echo_queue.cli.run_roles import workers
 from echo_queue.config import Config
 from echo_queue.fleet.invitation import machine
 from echo_queue.fleet.invitation.machine import Gpu
-from tests.capacity.estimate import MODELS
+from tests.models import MODELS
 
 
 @pytest.fixture(autouse=True)

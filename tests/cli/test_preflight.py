@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue.capacity.estimate import model_config
 from echo_queue.cli import preflight
 from echo_queue.cli.preflight import For
 from echo_queue.config.loading import load
 from echo_queue.errors import Problem
 from echo_queue.fleet.invitation import machine
 from echo_queue.launch.supervisor import lock
+from echo_queue.models import config_file
 from echo_queue.submission.length_limits import limits_of
 from tests.forbidden import forbidden
 from tests.servers.ports import free_port
@@ -179,9 +179,9 @@ def test_a_model_in_a_folder_of_another_user_is_told_and_no_traceback(folder: Pa
     (home / "base" / "config.json").write_text("{}")
     problems(folder, ROWS)
     config = load(folder / "run.toml", {"ECHO_QUEUE_MODEL__BASE": str(home / "base")})
-    assert model_config.find(config) and limits_of(home / "base", tokens=64) is None
+    assert config_file.find(config) and limits_of(home / "base", tokens=64) is None
     with forbidden(home):
-        assert model_config.find(config) is None and limits_of(home / "base", tokens=64) is None
+        assert config_file.find(config) is None and limits_of(home / "base", tokens=64) is None
         told = next(preflight.problems(config, For.learner))
     assert (told.where, told.what) == ("model.base", f"this user may not enter {home / 'base'}, or a folder above it")
 

@@ -9,15 +9,16 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from echo_queue.capacity.estimate import Assumptions, estimate, model_shape
+from echo_queue.capacity.estimate import Assumptions, estimate
 from echo_queue.capacity.estimate.shared_card import learner_needs
 from echo_queue.cli.config import examine
 from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.connections.endpoints import EMBEDDED
 from echo_queue.fleet.invitation import machine
+from echo_queue.models import model_shape
 from echo_queue.submission.sources.registry import open_source
-from tests.capacity.estimate import MODELS
+from tests.models import MODELS
 from workers.environments.math import Math
 from workers.environments.protocol import ScoringRequest
 

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from echo_queue.connections.endpoints import Endpoints, resolve
-from echo_queue.connections.hub import BASE_FOLDER
+from echo_queue.models.hub import BASE_FOLDER
 from tests.faults.proxy.proxy import Proxy, Raw
 from tests.images.check import image, kept
 from tests.images.engine import ROOT, Engine, docker_answers, prepare

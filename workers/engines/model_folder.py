@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from echo_queue.capacity.estimate.model_refusals import too_long
 from echo_queue.errors import ConfigError, Problem
+from echo_queue.models.refusals import too_long
 from echo_queue.records import Version
 
 

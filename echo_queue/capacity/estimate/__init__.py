@@ -5,19 +5,7 @@
 - Each formula's docstring names its source; measured constants name the command that measured them.
 """
 
-from echo_queue.capacity.estimate.model_config import model_shape
-from echo_queue.capacity.estimate.model_refusals import model_refusals
-from echo_queue.capacity.estimate.model_shape import ModelShape, shape_of
 from echo_queue.capacity.estimate.refusals import refusals
 from echo_queue.capacity.estimate.run_estimate import Assumptions, RunEstimate, estimate
 
-__all__ = [
-    "Assumptions",
-    "ModelShape",
-    "RunEstimate",
-    "estimate",
-    "model_refusals",
-    "model_shape",
-    "refusals",
-    "shape_of",
-]
+__all__ = ["Assumptions", "RunEstimate", "estimate", "refusals"]

@@ -10,6 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from echo_queue.queue.staleness_rules import kappa_needed
+
 QUEUED_UPDATES = 0.5
 """t_queue / T_train: a group that finishes at any moment of an update waits for half of one, on average."""
 
@@ -32,11 +34,6 @@ class Lag:
     @property
     def publications_keep_up(self) -> bool:
         return self.kappa_needed <= self.kappa
-
-
-def kappa_needed(t_bcast_s: float, t_train_s: float) -> int:
-    """Returns κ = max(1, ⌈T_bcast / T_train⌉), the smallest that dissemination sustains."""
-    return max(1, math.ceil(t_bcast_s / max(t_train_s, 1e-6)))
 
 
 def lag(s: int, kappa: int | Literal["auto"], *, t_train_s: float, t_bcast_s: float, t_gen_s: float) -> Lag:

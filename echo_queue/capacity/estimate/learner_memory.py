@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from echo_queue.capacity.estimate.lora import LoraShape, lora_shape, trained_parameters
-from echo_queue.capacity.estimate.model_shape import FLASH_STEP, ModelShape, flash_width
 from echo_queue.config import Config
+from echo_queue.models.shape import FLASH_STEP, ModelShape, flash_width
 
 BYTES = {"float32": 4, "bfloat16": 2}
 FLOAT32 = 4

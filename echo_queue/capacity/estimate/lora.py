@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from echo_queue.capacity.estimate.model_shape import ModelShape
 from echo_queue.config import Lora
+from echo_queue.models.shape import ModelShape
 
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 """Phi-3's layers that are several in one. Their adapters are reckoned as those of the several, which are larger."""

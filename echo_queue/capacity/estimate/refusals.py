@@ -7,14 +7,14 @@ not, what depends on it goes unchecked here; the learner checks the model again 
 import os
 from collections.abc import Iterator, Mapping
 
-from echo_queue.capacity.estimate.devices import learner_is_on_cpu
 from echo_queue.capacity.estimate.lora import FUSED, linear_layers
-from echo_queue.capacity.estimate.model_config import document, model_shape
-from echo_queue.capacity.estimate.model_refusals import has_experts, model_refusals, too_long
-from echo_queue.capacity.estimate.model_shape import ModelShape
 from echo_queue.capacity.estimate.training_time import t_gen_s
 from echo_queue.config import Config, Lora
 from echo_queue.errors import ConfigError, Problem
+from echo_queue.models.config_file import document, model_shape
+from echo_queue.models.devices import learner_is_on_cpu
+from echo_queue.models.refusals import has_experts, model_refusals, too_long
+from echo_queue.models.shape import ModelShape
 
 LARGEST_ON_CPU = 2_000_000_000
 """Parameters. An update of more takes hours on a CPU."""

@@ -3,20 +3,9 @@
 import math
 from dataclasses import dataclass
 
-from echo_queue.capacity.estimate.devices import (
-    CPU,
-    CPU_MFU,
-    CPU_THREAD_FLOPS,
-    DEFAULT_GPU,
-    DEFAULT_MFU,
-    Device,
-    device,
-    learner_is_on_cpu,
-)
 from echo_queue.capacity.estimate.lag import Lag, lag
 from echo_queue.capacity.estimate.learner_memory import LearnerMemory, learner_memory
 from echo_queue.capacity.estimate.lora import lora_shape
-from echo_queue.capacity.estimate.model_shape import ModelShape
 from echo_queue.capacity.estimate.shared_card import SharedCard, shared_card
 from echo_queue.capacity.estimate.training_time import (
     Batch,
@@ -34,6 +23,17 @@ from echo_queue.capacity.estimate.transfer import Broadcast, anchor_bytes, broad
 from echo_queue.capacity.estimate.worker_memory import WorkerMemory, worker_memory
 from echo_queue.config import Config
 from echo_queue.errors import ConfigError, Problem
+from echo_queue.models.devices import (
+    CPU,
+    CPU_MFU,
+    CPU_THREAD_FLOPS,
+    DEFAULT_GPU,
+    DEFAULT_MFU,
+    Device,
+    device,
+    learner_is_on_cpu,
+)
+from echo_queue.models.shape import ModelShape
 
 CHANGES = (0.01, 0.05)
 """Shares of changed values for which the bytes of a delta are always reckoned."""

@@ -7,10 +7,10 @@ vLLM takes a share of the whole card, `rollout.gpu_memory_utilization`, whatever
 import math
 from dataclasses import dataclass
 
-from echo_queue.capacity.estimate.devices import usable
 from echo_queue.capacity.estimate.learner_memory import CONTEXT, LearnerMemory
 from echo_queue.capacity.estimate.worker_memory import WorkerMemory
 from echo_queue.config import Config
+from echo_queue.models.devices import usable
 
 VLLM_BESIDES = 2_000_000_000
 """Bytes that vLLM takes beside weights and key-value cache: the context, the graphs that it captures, and the

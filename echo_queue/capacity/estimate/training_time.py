@@ -15,12 +15,11 @@
 import math
 from dataclasses import dataclass
 
-from echo_queue.capacity.estimate.devices import Device
 from echo_queue.capacity.estimate.lora import LoraShape
-from echo_queue.capacity.estimate.model_shape import ModelShape
 from echo_queue.config import Config
+from echo_queue.models.devices import Device
+from echo_queue.models.shape import ATTENTION, MATMUL, ModelShape
 
-MATMUL, ATTENTION = 6, 12
 FROZEN_MATMUL, ADAPTER = 4, 4
 FORWARD_MATMUL, FORWARD_ATTENTION = 2, 4
 

@@ -9,8 +9,8 @@ from itertools import pairwise
 
 from echo_queue.capacity.estimate.learner_memory import BYTES, FLOAT32
 from echo_queue.capacity.estimate.lora import lora_shape, trained_parameters
-from echo_queue.capacity.estimate.model_shape import ModelShape
 from echo_queue.config import Config
+from echo_queue.models.shape import ModelShape
 
 BYTES_PER_CHANGE = {
     "fast": {0.008: 1.31, 0.023: 1.12, 0.064: 0.95, 0.35: 0.73, 0.85: 0.67},

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from echo_queue.capacity.estimate.learner_memory import BYTES
 from echo_queue.capacity.estimate.lora import lora_shape
-from echo_queue.capacity.estimate.model_shape import ModelShape
 from echo_queue.capacity.estimate.transfer import weight_bytes
 from echo_queue.config import Config
+from echo_queue.models.shape import ModelShape
 
 
 @dataclass(frozen=True)

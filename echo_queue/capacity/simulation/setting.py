@@ -12,11 +12,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from echo_queue.capacity.estimate.lag import kappa_needed
 from echo_queue.config.loading import read_toml
 from echo_queue.config.model import Positive, Section, Staleness
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.queue import RunRules
+from echo_queue.queue.staleness_rules import kappa_needed
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 SomeSeconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from echo_queue.launch.model_imports import spare_scipy
+from echo_queue.models.model_imports import spare_scipy
 
 spare_scipy()
 for module in (

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 import numba
 import numpy as np
 
-from echo_queue.launch.model_imports import without
+from echo_queue.models.model_imports import without
 
 U = np.uint64
 F = TypeVar("F", bound=Callable[..., Any])

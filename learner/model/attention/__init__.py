@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 
-from echo_queue.capacity.estimate.model_shape import flash_width
 from echo_queue.errors import ConfigError, Problem
+from echo_queue.models.shape import flash_width
 from learner.batch.packing import LayerAttention, Packing
 from learner.model.attention.rectangles import Rectangles
 from learner.model.attention.varlen import VariableLength

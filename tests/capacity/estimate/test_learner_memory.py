@@ -13,9 +13,6 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from echo_queue.capacity.estimate import shape_of
-from echo_queue.capacity.estimate.devices import DEVICES
-from echo_queue.capacity.estimate.families import FAMILIES
 from echo_queue.capacity.estimate.learner_memory import (
     LOGITS_AT_ONCE,
     MERGED_AT_ONCE,
@@ -31,6 +28,9 @@ from echo_queue.capacity.estimate.learner_memory import (
 from echo_queue.capacity.estimate.lora import lora_shape
 from echo_queue.capacity.estimate.transfer import anchor_bytes, checkpoint_bytes, delta_bytes
 from echo_queue.config import Learner, Lora
+from echo_queue.models import shape_of
+from echo_queue.models.devices import DEVICES
+from echo_queue.models.families import FAMILIES
 from echo_queue.weights import delta, lora
 from echo_queue.weights.lora import DESCRIPTION
 from learner.batch.micro_batches import micro_batches
@@ -44,8 +44,8 @@ from learner.model.past_versions import PastVersions
 from learner.model.policy import Policy
 from learner.ranks.team import Team
 from learner.update import learn
-from tests.capacity.estimate import config, shape
 from tests.learner.synthetic import group
+from tests.models import config, shape
 
 SMALL = {"vocab_size": 500, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "head_dim": 24}
 SMALL |= {"num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": True}

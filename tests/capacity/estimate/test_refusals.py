@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from echo_queue.capacity.estimate import refusals
-from tests.capacity.estimate import MODELS, config
+from tests.models import MODELS, config
 
 
 def refused(directory: Path, name: str = "", **sections: dict[str, Any]) -> list[str]:

@@ -7,16 +7,17 @@ from typing import Any
 import pytest
 import torch
 
-from echo_queue.capacity.estimate import Assumptions, estimate, shape_of
-from echo_queue.capacity.estimate.devices import cpu_has_bfloat16, device, learner_is_on_cpu, measured_thread_flops
+from echo_queue.capacity.estimate import Assumptions, estimate
 from echo_queue.capacity.estimate.lag import lag
 from echo_queue.capacity.estimate.training_time import Batch, flops_of_update, flops_per_token, forward_passes
 from echo_queue.capacity.estimate.transfer import ANCHOR_BYTES, broadcast, bytes_per_change, delta_bytes
 from echo_queue.capacity.estimate.worker_memory import worker_memory
 from echo_queue.config import Config
 from echo_queue.errors import ConfigError
+from echo_queue.models import shape_of
+from echo_queue.models.devices import cpu_has_bfloat16, device, learner_is_on_cpu, measured_thread_flops
 from echo_queue.weights.delta.encode import encode
-from tests.capacity.estimate import config, shape
+from tests.models import config, shape
 
 EIGHT_H100 = Assumptions(device="h100", devices=8, mfu=0.4)
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from echo_queue.capacity.estimate.devices import DEVICES
 from echo_queue.capacity.estimate.learner_memory import CONTEXT, learner_memory
 from echo_queue.capacity.estimate.shared_card import SharedCard, shared_card
 from echo_queue.capacity.estimate.worker_memory import worker_memory
-from tests.capacity.estimate import config, shape
+from echo_queue.models.devices import DEVICES
+from tests.models import config, shape
 
 
 def card(name: str, engine: str = "vllm", *, workers: int = 1, learner: bool = True) -> SharedCard:

@@ -13,7 +13,7 @@ from echo_queue.weights import gpu_streams
 from learner import training_loop
 from learner.model import device
 from learner.ranks.place import Place
-from tests.capacity.estimate import config
+from tests.models import config
 
 GPU = torch.device("cuda", 1)
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache
 
-from echo_queue.capacity.estimate.devices import cpu_has_bfloat16
 from echo_queue.errors import ConfigError, Problem
+from echo_queue.models.devices import cpu_has_bfloat16
 from echo_queue.records import PartialSample, Tokens, Version
 from echo_queue.weights.manifest import TensorInfo
 from echo_queue.weights.tensors import matches

@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from echo_queue.capacity.estimate import model_shape, shape_of
 from echo_queue.errors import ConfigError
-from tests.capacity.estimate import MODELS, config, public, shape
+from echo_queue.models import model_shape, shape_of
+from tests.models import MODELS, config, public, shape
 
 BY_HAND = {
     # Embedding + head + layers · (attention + MLP + norms) + last norm.

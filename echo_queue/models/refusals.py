@@ -8,8 +8,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from echo_queue.capacity.estimate.families import FAMILIES, FULL, SLIDING, Family, window_of
 from echo_queue.errors import Problem
+from echo_queue.models.families import FAMILIES, FULL, SLIDING, Family, window_of
 
 WHERE = "model.base"
 RECURRENT = (

@@ -17,7 +17,7 @@ LEFT = {"pytorch_model.bin", "original/consolidated.00.pth", "consolidated.safet
 SAY = """
 import sys
 from echo_queue.config import Config
-from echo_queue.connections.hub import base_folder
+from echo_queue.models.hub import base_folder
 for revision in sys.argv[1:]:
     model = {"base": "somebody/tiny", "revision": revision}
     try:

@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from echo_queue.capacity.estimate.families import FAMILIES, Family, sliding_layers, window_of
 from echo_queue.errors import ConfigError, Problem
+from echo_queue.models.families import FAMILIES, Family, sliding_layers, window_of
 
+MATMUL, ATTENTION = 6, 12
+"""Operations that train a token: for each weight that it is multiplied with, and for each query and key that meet, a
+layer and a dimension of them (`echo_queue.capacity.estimate.training_time`)."""
 FLASH_STEP, FLASH_LARGEST = 8, 256
 """The widths of the heads that flash attention on GPUs computes: multiples of the first, up to the second."""
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from echo_queue.capacity.estimate import model_refusals, refusals
-from echo_queue.capacity.estimate.families import FAMILIES
-from tests.capacity.estimate import MODELS, config, public
+from echo_queue.capacity.estimate import refusals
+from echo_queue.models import model_refusals
+from echo_queue.models.families import FAMILIES
+from tests.models import MODELS, config, public
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
 SIZES |= {"vocab_size": 500}

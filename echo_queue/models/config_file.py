@@ -11,10 +11,10 @@ from typing import Any
 
 import orjson
 
-from echo_queue.capacity.estimate.model_shape import ModelShape, shape_of
 from echo_queue.config import Config, Model, ModelInit
-from echo_queue.connections.hub import reachable
 from echo_queue.errors import ConfigError, Problem
+from echo_queue.models.hub import reachable
+from echo_queue.models.shape import ModelShape, shape_of
 
 FILE = "config.json"
 WHERE = "model.base"
