@@ -4,7 +4,8 @@
 `records/foreign_numbers.py`; only a counter, which Redis itself bounds, is read by `int`.
 """
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -164,47 +165,40 @@ def waiting_chunk_of(number: int, mark: bytes) -> Chunk | None:
 
 def heartbeat_words(heartbeat: Heartbeat) -> list[str | float]:
     """Returns the fields of a `worker:<name>` hash."""
-    return [
-        "engine", heartbeat.engine,
-        "version", str(heartbeat.version),
-        "state", heartbeat.state,
-        "tokens_per_s", round(heartbeat.tokens_per_s, 1),
-        "groups_per_s", round(heartbeat.groups_per_s, 3),
-        "groups", heartbeat.groups,
-        "pause_ms", round(heartbeat.pause_ms, 1),
-        "store_bytes", heartbeat.store_bytes,
-        "peer_bytes", heartbeat.peer_bytes,
-        "pool", heartbeat.pool,
-        "machine", heartbeat.machine,
-        "generation", heartbeat.generation.word(),
-        "scoring_s", round(heartbeat.scoring_s, 4),
-        "unscored", heartbeat.unscored,
-        *(("release", heartbeat.release) if heartbeat.release else ()),
-        *(("published_ms", heartbeat.published_ms) if heartbeat.published_ms else ()),
-    ]  # fmt: skip
+    values = ((one.name, getattr(heartbeat, one.name)) for one in dataclasses.fields(Heartbeat))
+    sent = ((name, value) for name, value in values if name != MEASURED and (value or name not in SOMETIMES))
+    return [word for name, value in sent for word in (name, _word(value))]
+
+
+def _word(value: object) -> str | float:
+    match value:
+        case float():
+            return round(value, 4)
+        case int():
+            return value
+        case GenerationTimes():
+            return value.word()
+    return str(value)
 
 
 def heartbeat_of(words: Mapping[str, str]) -> Heartbeat:
-    """Raises `KeyError` or `ValueError` for words that are no heartbeat."""
-    lineage, number = words["version"].split(".")
-    return Heartbeat(
-        engine=words["engine"],
-        version=Version(whole(lineage), whole(number)),
-        state=words["state"],
-        tokens_per_s=finite(words["tokens_per_s"]),
-        groups_per_s=finite(words["groups_per_s"]),
-        groups=whole(words["groups"]),
-        pause_ms=finite(words.get("pause_ms", "0")),
-        store_bytes=whole(words.get("store_bytes", "0")),
-        peer_bytes=whole(words.get("peer_bytes", "0")),
-        arrived_ms=whole(words["arrived_ms"]) if "arrived_ms" in words else -1,
-        release=words.get("release", ""),
-        pool=words.get("pool", ""),
-        machine=words.get("machine", ""),
-        generation=GenerationTimes.parse(words.get("generation", "")),
-        scoring_s=finite(words.get("scoring_s", "0")),
-        unscored=whole(words.get("unscored", "0")),
-    )
+    """Raises `TypeError` or `ValueError` for words that are no heartbeat."""
+    return Heartbeat(**{name: read(words[name]) for name, read in READERS.items() if name in words})
+
+
+def _version_of(word: str) -> Version:
+    lineage, number = word.split(".")
+    return Version(whole(lineage), whole(number))
+
+
+MEASURED = "arrived_ms"
+"""The field of a heartbeat that no worker sends: the server makes it of `published_ms`."""
+SOMETIMES = ("release", "published_ms")
+"""Those that are sent only if they are not empty; the second one is not read again."""
+KINDS: Mapping[Any, Callable[[str], Any]] = {
+    str: str, int: whole, float: finite, Version: _version_of, GenerationTimes: GenerationTimes.parse,
+}  # fmt: skip
+READERS = {one.name: KINDS[one.type] for one in dataclasses.fields(Heartbeat) if one.name != SOMETIMES[1]}
 
 
 def order_of(reply: bytes) -> WorkerOrder | None:
@@ -271,7 +265,7 @@ def worker_of(
     """Returns the status of one worker. A malformed heartbeat reads as `unreadable` and never makes a reader fail."""
     try:
         heartbeat = heartbeat_of(fields([word for pair in words.items() for word in pair])) if words else None
-    except (KeyError, ValueError):
+    except (TypeError, ValueError):
         heartbeat = Heartbeat(engine="unknown", version=Version(0, 0), state="unreadable")
     return WorkerStatus(name.decode("utf-8", "replace"), silent_ms, heartbeat, held, suspension_of(suspended))
 
