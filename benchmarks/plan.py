@@ -17,8 +17,8 @@ from datetime import date
 
 from benchmarks.verdict import conclude
 from echo_queue.capacity.fleet_file import Fleet
-from echo_queue.capacity.planning import Setting, plan_setting
-from echo_queue.capacity.search import relaxed_cost
+from echo_queue.capacity.plan.planning import Setting, plan_setting
+from echo_queue.capacity.plan.search import relaxed_cost
 
 MOST_S = 2.0
 TODAY = date(2026, 1, 1)

@@ -3,7 +3,9 @@
 import ast
 import inspect
 import re
+from collections import defaultdict
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -96,6 +98,16 @@ def test_arrows_between_rooms_lead_downward_only() -> None:
     """There is then no circle either."""
     upward = [f"{room} imports {other}" for room, other in arrows() if FLOOR[other] >= FLOOR[room]]
     assert not sorted(upward)
+
+
+@pytest.mark.parametrize("room", ["capacity", "cli"])
+def test_rooms_in_a_room_know_one_another_in_one_direction(room: str) -> None:
+    arrows: dict[str, set[str]] = defaultdict(set)
+    for module in modules(f"echo_queue/{room}"):
+        inside = module.relative_to(ROOT / "echo_queue" / room).with_suffix("").parts[0]
+        names = (dotted.split(".") for dotted in imports(module) if dotted.startswith(f"echo_queue.{room}."))
+        arrows[inside] |= {name[2] for name in names} - {inside}
+    assert list(TopologicalSorter(arrows).static_order())
 
 
 def test_the_top_of_the_package_stays_small() -> None:

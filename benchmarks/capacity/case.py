@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.fleet.trace import Trace
-from echo_queue.capacity import bounds
-from echo_queue.capacity.lengths import longest_shares
+from echo_queue.capacity.bounds import utilisation as bounds
+from echo_queue.capacity.bounds.lengths import longest_shares
 from echo_queue.capacity.simulation import Figures, Setting, simulate
 
 BATCH, SAMPLES = 8, 2

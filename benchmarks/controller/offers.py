@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from echo_queue.capacity.fleet_file import Fleet
-from echo_queue.capacity.planning import Setting
-from echo_queue.capacity.search import cheapest
+from echo_queue.capacity.plan.planning import Setting
+from echo_queue.capacity.plan.search import cheapest
 
 TRAIN_S, BATCH, SAMPLES, S, KAPPA = 6.4, 8, 2, 16, 2
 CONCURRENT = 4

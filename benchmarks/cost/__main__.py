@@ -29,7 +29,7 @@ from benchmarks.verdict import conclude
 from echo_queue.capacity.fleet_file import Fleet, Form
 from echo_queue.capacity.inputs import Assumed
 from echo_queue.capacity.loading import load_fleet
-from echo_queue.capacity.planning import with_prices
+from echo_queue.capacity.plan.planning import with_prices
 
 FORMS: tuple[Form, ...] = ("delta", "snapshot")
 MAP_OF = "qwen3-8b-math"

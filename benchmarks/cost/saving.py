@@ -4,13 +4,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from echo_queue.capacity.comparison import DOUBLE, HALF, SHARES, baselines, changed, inputs
+from echo_queue.capacity.bounds.offers import HOUR_S, rate_at
 from echo_queue.capacity.fleet_file import Centralised, Fleet, Form, Pool
 from echo_queue.capacity.inputs import Assumed, Price
-from echo_queue.capacity.offers import HOUR_S, rate_at
-from echo_queue.capacity.outcome import Outcome
-from echo_queue.capacity.planning import Setting, plan_setting, with_prices
-from echo_queue.capacity.search import eligible, predicted
+from echo_queue.capacity.plan.comparison import DOUBLE, HALF, SHARES, baselines, changed, inputs
+from echo_queue.capacity.plan.outcome import Outcome
+from echo_queue.capacity.plan.planning import Setting, plan_setting, with_prices
+from echo_queue.capacity.plan.search import eligible, predicted
 
 REPORTED = (0.333, 0.363)
 """ECHO-2's saving of the cumulative cost at equal accuracy (arXiv 2602.02192, figure 3a)."""

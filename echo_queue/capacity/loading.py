@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from echo_queue.capacity.bounds.offers import REACH, rate_at
 from echo_queue.capacity.fleet_file import CLOUDS, Engine, Fleet, Pool
 from echo_queue.capacity.inputs import Price, TrafficPrice
-from echo_queue.capacity.offers import REACH, rate_at
 from echo_queue.config.explanations import explain
 from echo_queue.config.loading import read_toml
 from echo_queue.errors import ConfigError, Problem

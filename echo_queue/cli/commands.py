@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 import typer
 
 from echo_queue import __version__
-from echo_queue.cli.preflight import For
+from echo_queue.cli.run.preflight import For
 from echo_queue.config.loading import load
 from echo_queue.errors import ConfigError
 from echo_queue.launch.liveness import LivingRole
@@ -94,7 +94,7 @@ def run(config: ConfigFile) -> None:
 
     A run that was stopped or killed continues. For a finished run, the command prints where its report is.
     """
-    from echo_queue.cli.run import run as run_all
+    from echo_queue.cli.run.start import run as run_all
 
     raise typer.Exit(run_all(config))
 
@@ -113,7 +113,7 @@ def services(
 
         serve(load(config))
     else:
-        from echo_queue.cli.services import serve_alone
+        from echo_queue.cli.run.services import serve_alone
 
         serve_alone(load(config))
 
@@ -134,7 +134,7 @@ def submit(
     ] = False,
 ) -> None:
     """Send a prompt set to the Celery workers, and wait until it is in the backlog. Sending it again adds nothing."""
-    from echo_queue.cli.submit import submit_set
+    from echo_queue.cli.run.submit import submit_set
 
     submit_set(load(config), source or None, name or None, within_run=within_run)
 
@@ -178,7 +178,7 @@ def join(
 
     The workers are kept alive until the run is finished; when the command is ended, they hand their tasks back.
     """
-    from echo_queue.cli.join import join as join_run
+    from echo_queue.cli.join.join import join as join_run
 
     join_run(token, folder, inviter=inviter, workers=workers, check=check)
 
@@ -222,7 +222,7 @@ def fleet(
     Without FLEET: who leads the fleet, how many machines of each pool it wants, and why. With --json and FLEET, each
     decision is a line of JSON, with all that it rests on.
     """
-    from echo_queue.cli import fleet as commands
+    from echo_queue.cli.plan import fleet as commands
 
     if pause or resume:
         commands.pause(config, paused=pause)
@@ -239,7 +239,7 @@ def prepare(config: ConfigFile) -> None:
 
     It checks both servers, loads the queue's functions, creates the run, and says which roles have no Redis user yet.
     """
-    from echo_queue.cli.prepare import prepare_servers
+    from echo_queue.cli.run.prepare import prepare_servers
 
     prepare_servers(load(config))
 
@@ -250,7 +250,7 @@ def redis_users(config: ConfigFile) -> None:
 
     The passwords come from ECHO_QUEUE_WORKER_REDIS_PASSWORD and so on, or from the file that ..._FILE names.
     """
-    from echo_queue.cli.redis_users import print_acl_file
+    from echo_queue.cli.run.redis_users import print_acl_file
 
     print_acl_file(load(config))
 
@@ -262,7 +262,7 @@ def invite(
     valid: Annotated[str, typer.Option("--for", help="How long it can be claimed: 90s, 30m, 24h or 7d.")] = "24h",
 ) -> None:
     """Print a token with which one machine, once, can become a worker of CONFIG's run, as a Redis user of its own."""
-    from echo_queue.cli.invite import invite as invite_worker
+    from echo_queue.cli.join.invite import invite as invite_worker
 
     invite_worker(load(config), name, valid)
 
@@ -270,7 +270,7 @@ def invite(
 @app.command(rich_help_panel=WORKERS)
 def invitations(config: ConfigFile, as_json: Json = False) -> None:
     """List the invitations to CONFIG's run: open, claimed, expired or revoked, and since when."""
-    from echo_queue.cli.invite import list_invitations
+    from echo_queue.cli.join.invite import list_invitations
 
     list_invitations(load(config), as_json=as_json)
 
@@ -281,7 +281,7 @@ def revoke(
     id: Annotated[str, typer.Argument(metavar="ID", help="Of the invitation.", show_default=False)],
 ) -> None:
     """Take an invited worker's rights away and end its connections. Others continue what it holds."""
-    from echo_queue.cli.invite import revoke as revoke_invitation
+    from echo_queue.cli.join.invite import revoke as revoke_invitation
 
     revoke_invitation(load(config), id)
 
@@ -324,7 +324,7 @@ def estimate(
 ) -> None:
     """Reckon memory, bytes, times and the lag of CONFIG from its model's config.json. Nothing is loaded or started."""
     from echo_queue.capacity.estimate import Assumptions
-    from echo_queue.cli.estimate import show as show_estimate
+    from echo_queue.cli.plan.estimate import show as show_estimate
 
     assumed = Assumptions(device, devices, mfu, link_gbit, tokens_per_s, mean_tokens, change)
     show_estimate(load(config), model_config, assumed, as_json=as_json)
@@ -349,7 +349,7 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Plan which machines of FLEET to rent for its learner, and say what an update costs. Nothing is started."""
-    from echo_queue.cli.plan import show as show_plan
+    from echo_queue.cli.plan.fleet_plan import show as show_plan
 
     show_plan(fleet, (on or datetime.now()).date(), as_json=as_json, pools=pools, picture=plot)
 
@@ -369,7 +369,7 @@ def simulate_fleet(
     as_json: Json = False,
 ) -> None:
     """Simulate how busy a fleet keeps a learner, how old its data is, what is lost, and what an update costs."""
-    from echo_queue.cli.simulate import show as show_simulation
+    from echo_queue.cli.plan.simulate import show as show_simulation
 
     show_simulation(file, bounds, seed=seed, tier=tier.value, as_json=as_json)
 
@@ -381,7 +381,7 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show reward, version, lag, queue depths and workers. The command reads with the read-only user."""
-    from echo_queue.cli.status import show
+    from echo_queue.cli.inspect.status import show
 
     show(load(config), watch=watch, as_json=as_json)
 
@@ -393,7 +393,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show a group's samples: the prompt, each turn, the versions of the weights, and the rewards."""
-    from echo_queue.cli.show import show as show_group
+    from echo_queue.cli.inspect.show import show as show_group
 
     show_group(load(config), task or None, as_json=as_json)
 
@@ -401,7 +401,7 @@ def show(
 @app.command(rich_help_panel=INSPECT)
 def audit(config: ConfigFile, as_json: Json = False) -> None:
     """Check that submitted = backlog + tasks + replay + trained + dead. The exit code is 1 if it does not hold."""
-    from echo_queue.cli.audit import audit as check
+    from echo_queue.cli.inspect.audit import audit as check
 
     raise typer.Exit(check(load(config), as_json=as_json))
 
@@ -433,7 +433,7 @@ def revive(
     tasks: Annotated[list[str] | None, typer.Argument(help="Ids of tasks; default: all that failed.")] = None,
 ) -> None:
     """Give tasks that are dead, or that failed before, all their attempts again."""
-    from echo_queue.cli.dead_tasks import revive as revive_tasks
+    from echo_queue.cli.inspect.dead_tasks import revive as revive_tasks
 
     revive_tasks(load(config), tasks or [])
 
@@ -445,7 +445,7 @@ def bury(
     reason: Annotated[str, typer.Option(help="The reason that is recorded with the dead task.")] = "by hand",
 ) -> None:
     """Give up a task that keeps workers busy for nothing. `revive` undoes it."""
-    from echo_queue.cli.dead_tasks import bury as bury_task
+    from echo_queue.cli.inspect.dead_tasks import bury as bury_task
 
     bury_task(load(config), task, reason)
 
@@ -456,7 +456,7 @@ def reinstate(
     workers: Annotated[list[str], typer.Argument(help="Names of suspended workers.", show_default=False)],
 ) -> None:
     """Let workers lease again that the learner has suspended because of the bad groups that they sent."""
-    from echo_queue.cli.dead_tasks import reinstate as reinstate_workers
+    from echo_queue.cli.inspect.dead_tasks import reinstate as reinstate_workers
 
     reinstate_workers(load(config), workers)
 
@@ -484,7 +484,7 @@ def schema() -> None:
 @app.command(rich_help_panel=INSPECT)
 def report(config: ConfigFile) -> None:
     """Write report.html, and TensorBoard files if the configuration asks for them, from the recorded metrics."""
-    from echo_queue.cli.report import write
+    from echo_queue.cli.inspect.report import write
 
     typer.echo(write(load(config)))
 
@@ -502,7 +502,7 @@ def config_check(
 
     The exit code is 2 if anything is.
     """
-    from echo_queue.cli.config import check
+    from echo_queue.cli.run.config import check
 
     raise typer.Exit(check(config, role, as_json=as_json))
 
@@ -510,7 +510,7 @@ def config_check(
 @config_app.command("reference")
 def config_reference() -> None:
     """Print every key with its type, default and meaning, as Markdown."""
-    from echo_queue.cli.config import reference
+    from echo_queue.cli.run.config import reference
 
     typer.echo(reference(), nl=False)
 
@@ -518,7 +518,7 @@ def config_reference() -> None:
 @weights_app.command("ls")
 def weights_ls(config: ConfigFile, as_json: Json = False) -> None:
     """List the versions in the store, and the routes that lead to each."""
-    from echo_queue.cli.weights import ls
+    from echo_queue.cli.inspect.weights import ls
 
     ls(load(config), as_json=as_json)
 
@@ -526,7 +526,7 @@ def weights_ls(config: ConfigFile, as_json: Json = False) -> None:
 @weights_app.command("show")
 def weights_show(config: ConfigFile, version: WeightsVersion = "", as_json: Json = False) -> None:
     """Show a version's manifest, once its signature is verified."""
-    from echo_queue.cli.weights import show as show_version
+    from echo_queue.cli.inspect.weights import show as show_version
 
     show_version(load(config), version, as_json=as_json)
 
@@ -534,7 +534,7 @@ def weights_show(config: ConfigFile, version: WeightsVersion = "", as_json: Json
 @weights_app.command("verify")
 def weights_verify(config: ConfigFile, version: WeightsVersion = "") -> None:
     """Read every route to a version, and check every digest. The exit code is 1 if one is wrong."""
-    from echo_queue.cli.weights import verify
+    from echo_queue.cli.inspect.weights import verify
 
     raise typer.Exit(verify(load(config), version))
 
@@ -548,7 +548,7 @@ def weights_fetch(
     ] = None,
 ) -> None:
     """Write a version as a safetensors file."""
-    from echo_queue.cli.weights import fetch
+    from echo_queue.cli.inspect.weights import fetch
 
     typer.echo(fetch(load(config), version, to))
 
@@ -559,6 +559,6 @@ def weights_gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be removed.")] = False,
 ) -> None:
     """Remove versions that no worker can need. A running learner does so itself; use this after it has died."""
-    from echo_queue.cli.weights import gc
+    from echo_queue.cli.inspect.weights import gc
 
     gc(load(config), dry_run=dry_run)

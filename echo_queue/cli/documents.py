@@ -140,8 +140,8 @@ class InvitationEntry:
 
 def documents() -> Mapping[str, Any]:
     """Returns the type of each command's document."""
-    from echo_queue.capacity.outcome import Plan  # here and below, because a status needs neither
-    from echo_queue.cli.simulate import SimulationDocument
+    from echo_queue.capacity.plan.outcome import Plan  # here and below, because a status needs neither
+    from echo_queue.cli.plan.simulate import SimulationDocument
 
     return {
         "status": StatusDocument,

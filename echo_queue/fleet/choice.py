@@ -1,8 +1,8 @@
 """The cheapest whole machines with enough supply, within the caps, found exactly by `scipy.optimize.milp` (HiGHS).
 
-`echo_queue.capacity.search` answers the same question for a fleet that is not rented yet, with the staleness bound in
-it. Here the supply that is needed is one number, machines that are there may have to stay, and where the caps leave too
-little, the most supply that they allow is the answer.
+`echo_queue.capacity.plan.search` answers the same question for a fleet that is not rented yet, with the staleness bound
+in it. Here the supply that is needed is one number, machines that are there may have to stay, and where the caps leave
+too little, the most supply that they allow is the answer.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from echo_queue.capacity.integer_program import constraint, solve
+from echo_queue.capacity.plan.integer_program import constraint, solve
 
 NEXT_TO_NOTHING = 1e-6
 """Weight of the price where as much supply as possible is wanted, so that of equal supplies the cheaper is taken."""

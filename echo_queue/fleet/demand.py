@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
-from echo_queue.capacity.bounds import supply_needed
+from echo_queue.capacity.bounds.offers import PlannedOffer
+from echo_queue.capacity.bounds.utilisation import supply_needed
 from echo_queue.capacity.fleet_file import Fleet
-from echo_queue.capacity.offers import PlannedOffer
-from echo_queue.capacity.planning import LOWER_GOALS, Setting
-from echo_queue.capacity.search import Chosen, Goal, cheapest, eligible, slowest_path
+from echo_queue.capacity.plan.planning import LOWER_GOALS, Setting
+from echo_queue.capacity.plan.search import Chosen, Goal, cheapest, eligible, slowest_path
 from echo_queue.fleet.drivers.protocol import Quote
 from echo_queue.fleet.state import Offer
 from echo_queue.queue import RunRules

@@ -7,9 +7,9 @@ import pytest
 
 from benchmarks.cost.__main__ import fleets_in, lines, measure
 from benchmarks.cost.saving import REPORTED, edge, halved, in_proportion, offered, saving, uniform
-from echo_queue.capacity.comparison import inputs
 from echo_queue.capacity.fleet_file import Fleet
 from echo_queue.capacity.loading import load_fleet
+from echo_queue.capacity.plan.comparison import inputs
 from tests.source_code import ROOT
 
 MATH = Path("configs/fleets/qwen3-8b-math.toml")

@@ -5,7 +5,8 @@ from itertools import pairwise
 
 import pytest
 
-from echo_queue.capacity.bounds import (
+from echo_queue.capacity.bounds.lengths import TAIL, Lengths
+from echo_queue.capacity.bounds.utilisation import (
     Path,
     serial_supply_needed,
     serial_utilisation,
@@ -14,7 +15,6 @@ from echo_queue.capacity.bounds import (
     utilisation,
 )
 from echo_queue.capacity.estimate.lag import lag
-from echo_queue.capacity.lengths import TAIL, Lengths
 
 PATH = Path(3.0, 1.0, (1.0, 2.0, 2.5, 6.5))
 GRID = [(s, kappa, wanted) for s in (0, 1, 2, 4, 8) for kappa in {1, max(1, s - 1)} for wanted in (0.05, 0.2, 0.5, 0.9)]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue.capacity.comparison import plan
 from echo_queue.capacity.loading import load_fleet
+from echo_queue.capacity.plan.comparison import plan
 from echo_queue.errors import ConfigError, Problem
 from tests.capacity.fleets import ON, small
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue.capacity.offers import offer, rate_at, useful_share
-from echo_queue.capacity.planning import Setting
+from echo_queue.capacity.bounds.offers import offer, rate_at, useful_share
+from echo_queue.capacity.plan.planning import Setting
 from tests.capacity.fleets import small
 
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue.capacity.comparison import costs_by_bound, inputs, plan
 from echo_queue.capacity.fleet_file import Fleet
-from echo_queue.capacity.outcome import Outcome, Plan
-from echo_queue.capacity.planning import plan_setting
+from echo_queue.capacity.plan.comparison import costs_by_bound, inputs, plan
+from echo_queue.capacity.plan.outcome import Outcome, Plan
+from echo_queue.capacity.plan.planning import plan_setting
 from tests.capacity.fleets import ON, small
 
 FAST_LEARNER = ("t_train_s = { measured = 40", "t_train_s = { measured = 4")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from echo_queue.capacity.loading import load_fleet
-from echo_queue.capacity.planning import plan_setting
-from echo_queue.capacity.pools_file import elsewhere, pools_file
+from echo_queue.capacity.plan.planning import plan_setting
+from echo_queue.capacity.plan.pools_file import elsewhere, pools_file
 from tests.capacity.fleets import ON, ROOT, WORKED, small
 from tests.infra.rendered import render
 

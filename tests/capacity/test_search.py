@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
-from echo_queue.capacity.bounds import Path, utilisation
-from echo_queue.capacity.offers import PlannedOffer
-from echo_queue.capacity.search import Chosen, Goal, cheapest, predicted
+from echo_queue.capacity.bounds.offers import PlannedOffer
+from echo_queue.capacity.bounds.utilisation import Path, utilisation
+from echo_queue.capacity.plan.search import Chosen, Goal, cheapest, predicted
 
 Choice = tuple[Sequence[PlannedOffer], Goal]
 

@@ -36,7 +36,7 @@ def echo_queue(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str
     "module",
     [
         "echo_queue.cli.commands",
-        "echo_queue.cli.run",
+        "echo_queue.cli.run.start",
         "echo_queue.submission",
         "echo_queue.queue",
         "echo_queue.launch.supervisor",

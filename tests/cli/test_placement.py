@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue.cli import placement
-from echo_queue.cli.run_roles import workers
+from echo_queue.cli.run import placement
+from echo_queue.cli.run.roles import workers
 from echo_queue.config import Config
 from echo_queue.fleet.invitation import machine
 from echo_queue.fleet.invitation.machine import Gpu

@@ -10,7 +10,7 @@ import pytest
 
 from echo_queue.capacity.loading import EXAMPLE, load_fleet
 from echo_queue.capacity.simulation import setting
-from echo_queue.cli.plan import show
+from echo_queue.cli.plan.fleet_plan import show
 from echo_queue.errors import ConfigError
 from tests.capacity.fleets import ON, ROOT, SMALL, WORKED
 from tests.cli.test_commands import block

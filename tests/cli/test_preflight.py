@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue.cli import preflight
-from echo_queue.cli.preflight import For
+from echo_queue.cli.run import preflight
+from echo_queue.cli.run.preflight import For
 from echo_queue.config.loading import load
 from echo_queue.errors import Problem
 from echo_queue.fleet.invitation import machine

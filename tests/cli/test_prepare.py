@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from echo_queue.cli.commands import app
-from echo_queue.cli.prepare import Signed
+from echo_queue.cli.run.prepare import Signed
 from echo_queue.config.loading import load
 from echo_queue.connections import verdict
 from echo_queue.connections.connect import connect_redis

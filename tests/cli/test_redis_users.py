@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from echo_queue.cli.redis_users import print_acl_file
+from echo_queue.cli.run.redis_users import print_acl_file
 from echo_queue.config import Config
 from echo_queue.connections.secrets import ROLES
 from echo_queue.errors import ConfigError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue.cli.run_end import End, conclude, print_finished, print_stopped
+from echo_queue.cli.run.end import End, conclude, print_finished, print_stopped
 from echo_queue.config import Config
 from echo_queue.errors import AGAIN, DONE, HOPELESS
 from echo_queue.queue import Audit

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue.cli.run import Pipeline
+from echo_queue.cli.run.start import Pipeline
 from echo_queue.config import Config
 from echo_queue.errors import HopelessError, Problem
 from echo_queue.launch.supervisor import Supervisor

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 from tokenizers import Tokenizer, models
 
-from echo_queue.cli.show import find, tokenizer_of
+from echo_queue.cli.inspect.show import find, tokenizer_of
 from echo_queue.cli.transcript import Transcript, TranscriptPart, draw, transcript
 from echo_queue.config import Config
 from echo_queue.connections.secrets import StoreKeys
@@ -155,7 +155,8 @@ def test_a_trained_group_is_shown_when_the_run_is_over(run: Path) -> None:
 @pytest.mark.slow
 def test_showing_needs_no_torch(run: Path) -> None:
     code = block("torch", "transformers", "workers", "learner") + (
-        "from pathlib import Path\nfrom echo_queue.config.loading import load\nfrom echo_queue.cli.show import show\n"
+        "from pathlib import Path\nfrom echo_queue.config.loading import load\n"
+        "from echo_queue.cli.inspect.show import show\n"
         "show(load(Path('run.toml')), 'set/0/1', as_json=False)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=run, capture_output=True, text=True, check=False)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue.cli.simulate import WIDTH
+from echo_queue.cli.plan.simulate import WIDTH
 from tests.cli.test_estimate import echo_queue
 
 EXAMPLE = Path(__file__).parents[2] / "configs" / "simulations" / "spot.toml"

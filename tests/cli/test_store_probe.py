@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from echo_queue.cli.live.store_probe import StoreProbe
+from echo_queue.cli.inspect.live.store_probe import StoreProbe
 from echo_queue.config import Config
 from tests.connections.storage.test_shell import NOBODY, PROXIES
 

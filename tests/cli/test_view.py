@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from echo_queue.cli.live import view
-from echo_queue.cli.live.view import RunView
-from echo_queue.cli.live.watcher import RunWatcher
-from echo_queue.cli.status import _document
+from echo_queue.cli.inspect.live import view
+from echo_queue.cli.inspect.live.view import RunView
+from echo_queue.cli.inspect.live.watcher import RunWatcher
+from echo_queue.cli.inspect.status import _document
 from echo_queue.config import Config
 from echo_queue.launch.supervisor import RoleState
 from echo_queue.queue import Heartbeat, RunRules, Status, WorkerStatus

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import orjson
 import pytest
 
-from echo_queue.cli.live import watcher
-from echo_queue.cli.live.watcher import RunWatcher, monitor
-from echo_queue.cli.status import _phase_shown
+from echo_queue.cli.inspect.live import watcher
+from echo_queue.cli.inspect.live.watcher import RunWatcher, monitor
+from echo_queue.cli.inspect.status import _phase_shown
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_redis
 from echo_queue.connections.endpoints import services_dir

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue.cli.config import reference
+from echo_queue.cli.run.config import reference
 from echo_queue.config import Config, loading
 from echo_queue.config.explanations import NAMES_ELSEWHERE
 from echo_queue.errors import ConfigError, Problem

@@ -11,7 +11,7 @@ import pytest
 
 from echo_queue.capacity.estimate import Assumptions, estimate
 from echo_queue.capacity.estimate.shared_card import learner_needs
-from echo_queue.cli.config import examine
+from echo_queue.cli.run.config import examine
 from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.connections.endpoints import EMBEDDED

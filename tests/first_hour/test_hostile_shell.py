@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue.cli import run_roles
+from echo_queue.cli.run import roles as run_roles
 from echo_queue.config.loading import load
 from echo_queue.connections.endpoints import services_dir
 from tests.connections.storage.test_shell import NOBODY, OF_AWS, PROXIES

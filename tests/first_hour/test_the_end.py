@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
-from echo_queue.cli.live.watcher import monitor
-from echo_queue.cli.run_end import End, conclude
+from echo_queue.cli.inspect.live.watcher import monitor
+from echo_queue.cli.run.end import End, conclude
 from echo_queue.config import Config
 from echo_queue.errors import DONE, HOPELESS, EchoQueueError
 from echo_queue.queue.dead_causes import check_end

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from echo_queue.capacity.bounds import Path, supply_needed
-from echo_queue.capacity.offers import PlannedOffer
-from echo_queue.capacity.search import Goal, cheapest
+from echo_queue.capacity.bounds.offers import PlannedOffer
+from echo_queue.capacity.bounds.utilisation import Path, supply_needed
+from echo_queue.capacity.plan.search import Goal, cheapest
 from echo_queue.fleet.decision import decide
 from echo_queue.fleet.state import (
     Decision,

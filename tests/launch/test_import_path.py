@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue.cli.run_roles import ECHO_QUEUE
+from echo_queue.cli.run.roles import ECHO_QUEUE
 from echo_queue.config import Environment, module_search
 from echo_queue.launch.import_path import PYTHON
 from tests.workers.asking import score

@@ -12,7 +12,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from echo_queue.cli.commands import app
-from echo_queue.cli.live.watcher import monitor
+from echo_queue.cli.inspect.live.watcher import monitor
 from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_store

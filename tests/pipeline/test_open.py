@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue.cli.live.watcher import OPEN
+from echo_queue.cli.inspect.live.watcher import OPEN
 from tests.pipeline.supervised_run import OWN_PROMPTS, TINY, Moment, SupervisedRun
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from echo_queue.cli.show import tokenizer_of
+from echo_queue.cli.inspect.show import tokenizer_of
 from echo_queue.cli.transcript import Transcript, transcript
 from echo_queue.reporting.trained_groups import in_directory
 from echo_queue.submission.sources.poker import Hand

@@ -9,7 +9,7 @@ import pytest
 import redis
 from redis.exceptions import NoPermissionError
 
-from echo_queue.cli.show import find
+from echo_queue.cli.inspect.show import find
 from echo_queue.connections.secrets import ROLES, Role
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import Problem, ServiceError

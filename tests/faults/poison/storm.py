@@ -19,7 +19,7 @@ from pathlib import Path
 
 import orjson
 
-from echo_queue.cli.live.watcher import monitor
+from echo_queue.cli.inspect.live.watcher import monitor
 from echo_queue.config import toml_text
 from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_store

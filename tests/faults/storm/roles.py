@@ -135,7 +135,7 @@ def _work(config: Config, name: str, shutdown: Shutdown) -> int:
 
 def controller(directory: Path, config: Config, name: str) -> int:
     """Runs `echo-queue fleet --act`, whose machines are forked."""
-    from echo_queue.cli.fleet import control
+    from echo_queue.cli.plan.fleet import control
     from tests.faults.storm.forked_roles import launch_machine
 
     fleet.hasten(partial(launch_machine, directory))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue.cli.placement import placements
+from echo_queue.cli.run.placement import placements
 from echo_queue.config import Config
 from echo_queue.fleet.invitation import machine
 from echo_queue.fleet.invitation.machine import Gpu, gpus_of

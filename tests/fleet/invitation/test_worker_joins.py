@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue.cli.invite import revoke
+from echo_queue.cli.join.invite import revoke
 from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_redis
 from echo_queue.errors import IDLE

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from echo_queue.cli import preflight
-from echo_queue.cli.joined_workers import work
-from echo_queue.cli.placement import placements
+from echo_queue.cli.join.workers import work
+from echo_queue.cli.run import preflight
+from echo_queue.cli.run.placement import placements
 from echo_queue.config import Config
 from echo_queue.config.loading import examine, load
 from echo_queue.connections.connect import connect_redis, connect_store

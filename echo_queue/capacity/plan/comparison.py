@@ -5,14 +5,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from echo_queue.capacity.bounds import Path, utilisation
+from echo_queue.capacity.bounds.offers import HOUR_S, generation, lost_s, offer, rate_at, useful_share
+from echo_queue.capacity.bounds.utilisation import Path, utilisation
 from echo_queue.capacity.fleet_file import Budget, Centralised, Fleet, Form, Pool
 from echo_queue.capacity.inputs import Assumed, Measured, Price, TrafficPrice
 from echo_queue.capacity.loading import age_days, prices
-from echo_queue.capacity.offers import HOUR_S, generation, lost_s, offer, rate_at, useful_share
-from echo_queue.capacity.outcome import Baseline, Input, Outcome, Plan, PoolFigures, Sensitivity
-from echo_queue.capacity.planning import Setting, cheaper_per_update, plan_setting, update_tokens, with_prices
-from echo_queue.capacity.simulated_plan import simulated
+from echo_queue.capacity.plan.outcome import Baseline, Input, Outcome, Plan, PoolFigures, Sensitivity
+from echo_queue.capacity.plan.planning import Setting, cheaper_per_update, plan_setting, update_tokens, with_prices
+from echo_queue.capacity.plan.simulated_plan import simulated
 
 WAYS: tuple[tuple[Form, bool], ...] = (("snapshot", False), ("snapshot", True), ("delta", False), ("delta", True))
 NEIGHBOURS = (-2, -1, 1, 2, 4)

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from echo_queue.cli.documents import GroupDocument
-from echo_queue.cli.live.watcher import STATUS_DEADLINE_S, last_word, monitor
+from echo_queue.cli.inspect.live.watcher import STATUS_DEADLINE_S, last_word, monitor
 from echo_queue.cli.output import print_json
 from echo_queue.cli.transcript import Words, draw, transcript
 from echo_queue.config import Config

@@ -82,7 +82,7 @@ def supply_needed(wanted: float, s: int, kappa: int, t_train_s: float, path: Pat
 
     It is the inverse of `utilisation`. At S = 0 nothing overlaps: an update, T_bcast and the batch follow one another,
     and the batch takes as long as its slowest group, or as the workers take for all of it and half a group more.
-    The result is convex in what is added to all times of the path, upon which `echo_queue.capacity.search` relies.
+    The result is convex in what is added to all times of the path, upon which `echo_queue.capacity.plan.search` relies.
     """
     if s == 0:
         rest_s = t_train_s / wanted - t_train_s

@@ -8,10 +8,10 @@ one and without notice.
 import random
 from dataclasses import dataclass
 
+from echo_queue.capacity.bounds.offers import generation, lengths_of
 from echo_queue.capacity.fleet_file import Fleet
-from echo_queue.capacity.offers import generation, lengths_of
-from echo_queue.capacity.outcome import Outcome, Simulated
-from echo_queue.capacity.planning import Setting as Planned
+from echo_queue.capacity.plan.outcome import Outcome, Simulated
+from echo_queue.capacity.plan.planning import Setting as Planned
 from echo_queue.capacity.simulation import Setting, simulate
 
 GROUPS = 3_000

@@ -4,13 +4,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from echo_queue.capacity.bounds import serial_utilisation, staleness_bound, utilisation
-from echo_queue.capacity.dissemination import Dissemination, dissemination
+from echo_queue.capacity.bounds.dissemination import Dissemination, dissemination
+from echo_queue.capacity.bounds.offers import PlannedOffer, generation, lengths_of, offer
+from echo_queue.capacity.bounds.utilisation import serial_utilisation, staleness_bound, utilisation
 from echo_queue.capacity.estimate.lag import lag
 from echo_queue.capacity.fleet_file import Fleet, Form
-from echo_queue.capacity.offers import PlannedOffer, generation, lengths_of, offer
-from echo_queue.capacity.outcome import Binds, Outcome
-from echo_queue.capacity.search import TOLERANCE, Chosen, Goal, cheapest, eligible, predicted, slowest_path
+from echo_queue.capacity.plan.outcome import Binds, Outcome
+from echo_queue.capacity.plan.search import TOLERANCE, Chosen, Goal, cheapest, eligible, predicted, slowest_path
 
 LOWER_GOALS = (0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05)
 """Utilisations whose cheapest sets are compared by what an update costs, beside or instead of what is wanted."""

@@ -13,7 +13,7 @@ def serve_alone(config: Config) -> None:
             outcome.forget(config)
 
     def keep_answers() -> None:
-        from echo_queue.cli.run_end import keep_latest_answers  # whose imports would keep the start waiting
+        from echo_queue.cli.run.end import keep_latest_answers  # whose imports would keep the start waiting
 
         keep_latest_answers(config)
 

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
-from echo_queue.capacity.bounds import Path, window_groups
-from echo_queue.capacity.dissemination import Dissemination
+from echo_queue.capacity.bounds.dissemination import Dissemination
+from echo_queue.capacity.bounds.lengths import Lengths
+from echo_queue.capacity.bounds.utilisation import Path, window_groups
 from echo_queue.capacity.fleet_file import Engine, Fleet
 from echo_queue.capacity.inputs import Assumed, Measured
-from echo_queue.capacity.lengths import Lengths
 
 HOUR_S = 3_600.0
 REACH = 1.5
@@ -17,7 +17,7 @@ REACH = 1.5
 
 
 class PlannedOffer(NamedTuple):
-    """A machine of a pool. Supply is in units of what the learner consumes (`echo_queue.capacity.bounds`).
+    """A machine of a pool. Supply is in units of what the learner consumes (`echo_queue.capacity.bounds.utilisation`).
 
     `usd_per_hour`: for each machine, with what it reads from the store. `entry_usd_per_hour`: once for the pool, if any
     machine of it is used.

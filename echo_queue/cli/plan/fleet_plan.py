@@ -14,13 +14,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from echo_queue.capacity.bounds import SIMULATED_UP_TO
-from echo_queue.capacity.comparison import costs_by_bound, plan, way_name
+from echo_queue.capacity.bounds.lengths import TAIL
+from echo_queue.capacity.bounds.utilisation import SIMULATED_UP_TO
 from echo_queue.capacity.fleet_file import Fleet
-from echo_queue.capacity.lengths import TAIL
 from echo_queue.capacity.loading import load_fleet
-from echo_queue.capacity.outcome import Outcome, Plan, Sensitivity
-from echo_queue.capacity.pools_file import elsewhere, pools_file
+from echo_queue.capacity.plan.comparison import costs_by_bound, plan, way_name
+from echo_queue.capacity.plan.outcome import Outcome, Plan, Sensitivity
+from echo_queue.capacity.plan.pools_file import elsewhere, pools_file
 from echo_queue.cli.output import print_json
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.queue.counts import counted

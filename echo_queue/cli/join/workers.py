@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from echo_queue.cli.placement import ENVIRONMENT, Placement
+from echo_queue.cli.run.placement import ENVIRONMENT, Placement
 from echo_queue.config import Config
 from echo_queue.errors import IDLE, IdleError
 from echo_queue.launch.roles import command

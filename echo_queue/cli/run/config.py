@@ -16,11 +16,11 @@ from rich.markup import escape
 
 from echo_queue import config as configuration
 from echo_queue.capacity.estimate import refusals
-from echo_queue.cli import placement, preflight
 from echo_queue.cli.documents import CheckDocument
-from echo_queue.cli.live.watcher import monitor
+from echo_queue.cli.inspect.live.watcher import monitor
 from echo_queue.cli.output import print_json
-from echo_queue.cli.preflight import For
+from echo_queue.cli.run import placement, preflight
+from echo_queue.cli.run.preflight import For
 from echo_queue.config import loading
 from echo_queue.config.keys import Key, OnlyWith, fields_of
 from echo_queue.config.toml_text import value_text

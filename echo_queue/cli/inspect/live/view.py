@@ -1,6 +1,6 @@
 """The view of a run: a picture on a terminal, one line elsewhere.
 
-All functions are pure functions of a `RunView`; `echo_queue.cli.live.watcher` reads Redis and the metrics.
+All functions are pure functions of a `RunView`; `echo_queue.cli.inspect.live.watcher` reads Redis and the metrics.
 """
 
 import re

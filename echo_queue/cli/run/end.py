@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from echo_queue.cli.audit import sentence
-from echo_queue.cli.live.view import rewards, short
-from echo_queue.cli.live.watcher import monitor
-from echo_queue.cli.show import newest_answers
+from echo_queue.cli.inspect.audit import sentence
+from echo_queue.cli.inspect.live.view import rewards, short
+from echo_queue.cli.inspect.live.watcher import monitor
+from echo_queue.cli.inspect.show import newest_answers
 from echo_queue.config import Config
 from echo_queue.connections.endpoints import EMBEDDED
 from echo_queue.errors import AGAIN, DONE, HOPELESS, EchoQueueError

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from echo_queue.cli.live.store_probe import StoreProbe
-from echo_queue.cli.live.view import RunView
+from echo_queue.cli.inspect.live.store_probe import StoreProbe
+from echo_queue.cli.inspect.live.view import RunView
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_redis
 from echo_queue.connections.endpoints import EMBEDDED

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from echo_queue.cli.placement import of_run
+from echo_queue.cli.run.placement import of_run
 from echo_queue.config import Config
 from echo_queue.connections.endpoints import EMBEDDED
 from echo_queue.launch.import_path import PYTHON

@@ -7,7 +7,7 @@ from datetime import date
 from pathlib import Path
 
 from echo_queue.capacity.loading import load_fleet
-from echo_queue.capacity.planning import with_prices
+from echo_queue.capacity.plan.planning import with_prices
 from echo_queue.cli.output import print_json
 from echo_queue.config.loading import load
 from echo_queue.fleet.opening import DEADLINE_S, opened

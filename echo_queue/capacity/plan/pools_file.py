@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from echo_queue.capacity.fleet_file import CLOUDS, Fleet
-from echo_queue.capacity.outcome import Outcome
+from echo_queue.capacity.plan.outcome import Outcome
 
 FORMAT = 1
 

@@ -9,8 +9,8 @@ from rich.live import Live
 
 from echo_queue import __version__
 from echo_queue.cli.documents import Phase, StatusDocument
-from echo_queue.cli.live import view
-from echo_queue.cli.live.watcher import OPEN, RunWatcher, monitor
+from echo_queue.cli.inspect.live import view
+from echo_queue.cli.inspect.live.watcher import OPEN, RunWatcher, monitor
 from echo_queue.cli.output import print_json
 from echo_queue.cli.redis_cli import monitor_line
 from echo_queue.config import Config

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from echo_queue.capacity.bounds import Path, slowest, supply_needed, utilisation
-from echo_queue.capacity.integer_program import Floats, constraint, solve
-from echo_queue.capacity.offers import PlannedOffer
+from echo_queue.capacity.bounds.offers import PlannedOffer
+from echo_queue.capacity.bounds.utilisation import Path, slowest, supply_needed, utilisation
+from echo_queue.capacity.plan.integer_program import Floats, constraint, solve
 
 TOLERANCE = 1e-7
 """Relative; within it two costs are equal."""

@@ -2,7 +2,7 @@
 
 from rich.console import Console
 
-from echo_queue.cli.live.watcher import last_word, monitor
+from echo_queue.cli.inspect.live.watcher import last_word, monitor
 from echo_queue.cli.output import print_json
 from echo_queue.config import Config
 from echo_queue.errors import ServiceError

@@ -13,14 +13,14 @@ from datetime import datetime
 from pathlib import Path
 
 from echo_queue import failpoints
-from echo_queue.cli.config import examine
-from echo_queue.cli.dead_tasks import revive_all
-from echo_queue.cli.live.screen import Screen
-from echo_queue.cli.live.watcher import OPEN, RunWatcher, monitor
-from echo_queue.cli.placement import ENVIRONMENT
+from echo_queue.cli.inspect.dead_tasks import revive_all
+from echo_queue.cli.inspect.live.screen import Screen
+from echo_queue.cli.inspect.live.watcher import OPEN, RunWatcher, monitor
 from echo_queue.cli.redis_cli import monitor_line
-from echo_queue.cli.run_end import End, conclude, keep_answers, print_finished, print_stopped, print_stopping
-from echo_queue.cli.run_roles import base_model, celery, forks, learner, services, submission, workers
+from echo_queue.cli.run.config import examine
+from echo_queue.cli.run.end import End, conclude, keep_answers, print_finished, print_stopped, print_stopping
+from echo_queue.cli.run.placement import ENVIRONMENT
+from echo_queue.cli.run.roles import base_model, celery, forks, learner, services, submission, workers
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
 from echo_queue.connections.endpoints import EMBEDDED, services_dir

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from echo_queue.cli.audit import found_or_last
-from echo_queue.cli.live.watcher import last_word, monitor
-from echo_queue.cli.show import newest_answers
+from echo_queue.cli.inspect.audit import found_or_last
+from echo_queue.cli.inspect.live.watcher import last_word, monitor
+from echo_queue.cli.inspect.show import newest_answers
 from echo_queue.config import Config
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.queue import Audit, Monitor

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from echo_queue.cli.live import view
-from echo_queue.cli.live.watcher import RunWatcher
+from echo_queue.cli.inspect.live import view
+from echo_queue.cli.inspect.live.watcher import RunWatcher
 from echo_queue.launch.problem_output import print_wrapped
 from echo_queue.launch.supervisor import POLL_S, Supervisor
 

@@ -1,0 +1,1 @@
+"""What bounds a learner's utilisation: supply, training and staleness."""

@@ -1,0 +1,1 @@
+"""The cheapest machines within these bounds."""

@@ -1,0 +1,1 @@
+"""What is reckoned before a run, and the controller that follows a plan."""
