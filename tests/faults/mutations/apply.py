@@ -1,6 +1,6 @@
 """Breaks the product, one rule at a time, in a copy of it, and shows that the tests notice.
 
-    python -m tests.faults.mutations.apply [--write] [WORD ...]
+    python -m tests.faults.mutations.apply [--list] [WORD ...]
 
 - First the tests run on a copy in which nothing is broken: there they must pass, or what they say later means nothing.
 - Prints each mutation and the test that failed on it; ends with 1 if any survived. Words choose mutations by name.
@@ -8,7 +8,7 @@
   fails, a test that took too long: none of these tells that the broken rule was noticed.
 - The copy holds what git knows, as it stands in the working tree; the tests run against it and nothing else. Beside it
   lie the loops that numba has compiled: it compiles again those of a source that has changed since.
-- `--write` puts the table of mutations into docs/reliability.md.
+- `--list` prints the rules, what breaking each endangers, and the tests that notice.
 """
 
 import argparse
@@ -28,8 +28,6 @@ from tests import tiers
 from tests.faults.mutations.table import MUTATIONS, Mutation
 
 ROOT = Path(__file__).resolve().parents[3]
-DOCS = ROOT / "docs/reliability.md"
-BEGIN, END = "<!-- mutations: begin -->", "<!-- mutations: end -->"
 AT_ONCE = 4
 DEADLINE_S, CONTROL_DEADLINE_S = 420, 2_400
 LOADS = """
@@ -154,38 +152,18 @@ def check_imports(copy: Path, environment: dict[str, str]) -> None:
         raise RuntimeError(f"the tests would run against {', '.join(strangers)}, not against the copy")
 
 
-def table() -> str:
-    """Returns the table of the documentation."""
-    rows = [f"| {one.name} | {one.danger} | {', '.join(map(_told, one.caught_by))} |" for one in MUTATIONS]
-    return "\n".join(["| broken rule | what it endangers | caught by |", "| --- | --- | --- |", *rows])
-
-
-def _told(test: str) -> str:
-    return f"`{test.partition('::')[2]}`"
-
-
-def documented() -> str:
-    """The table as the documentation has it."""
-    return DOCS.read_text().partition(BEGIN)[2].partition(END)[0].strip()
-
-
-def write() -> None:
-    before, _, rest = DOCS.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    DOCS.write_text(f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}")
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", help="only mutations whose name has one of them")
-    parser.add_argument("--write", action="store_true", help="the table in docs/reliability.md, and nothing else")
+    parser.add_argument("--list", action="store_true", help="print the rules, and break none")
     args = parser.parse_args()
-    if args.write:
-        write()
+    chosen = [one for one in MUTATIONS if not args.words or any(word in one.name for word in args.words)]
+    if args.list:
+        for one in chosen:
+            print(f"{one.name}\n    endangers: {one.danger}\n    caught by: {', '.join(one.caught_by)}")
         return 0
     for mutation in MUTATIONS:
         mutation.apply((ROOT / mutation.file).read_text())
-    chosen = [one for one in MUTATIONS if not args.words or any(word in one.name for word in args.words)]
     began = time.monotonic()
     if wrong := control(chosen):
         print(f"the tests fail where nothing is broken:\n{wrong}")
