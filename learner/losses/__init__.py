@@ -6,5 +6,5 @@
   found by a pass of its own (`learner.passes`) and given to the loss as a number.
 
 `corrections.py` has what can be done about stale data, `objective.py` is the only place where terms are put together.
-docs/learning.md has the equations, and docs/glossary.md says where another term goes.
+docs/learning.md has the equations, and CONTRIBUTING.md says where another term goes.
 """
