@@ -15,6 +15,9 @@ from echo_queue.errors import ConfigError
 from tests.capacity.fleets import ON, ROOT, SMALL, WORKED
 from tests.cli.test_commands import block
 
+SHOWN = "qwen3-0.6b-spot"
+"""The worked fleet that docs/capacity.md shows."""
+
 
 def echo_queue(directory: Path, *arguments: object, missing: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     (directory / "fleet.toml").write_text(SMALL, encoding="utf-8")
@@ -61,16 +64,18 @@ def test_the_plot_is_a_picture_that_needs_no_page(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WORKED)
-def test_the_worked_fleets_of_the_document_are_recomputed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """docs/capacity.md shows what the command prints, to the last figure, and no line is wider than 80 columns."""
+def test_a_worked_fleet_is_explained_on_80_columns_and_the_document_has_what_is_printed(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What docs/capacity.md shows of a fleet is what the command prints, to the last figure."""
     show(WORKED[name], ON, as_json=False, pools=None, picture=None)
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= 80
     assert_explained(printed)
-    shown = (ROOT / "docs" / "capacity.md").read_text(encoding="utf-8")
-    command = f"$ echo-queue plan configs/fleets/{name}.toml --on {ON}\n"
-    _, _, rest = shown.partition(command)
-    assert trimmed(rest.partition("\n```")[0]) == trimmed(printed)
+    if name == SHOWN:
+        text = (ROOT / "docs" / "capacity.md").read_text(encoding="utf-8")
+        _, _, rest = text.partition(f"$ echo-queue plan configs/fleets/{name}.toml --on {ON}\n")
+        assert trimmed(rest.partition("\n```")[0]) == trimmed(printed)
 
 
 def assert_explained(printed: str) -> None:
