@@ -38,19 +38,14 @@ class Follower:
             yield order
         self._over = True
 
-    def advance(self, order: Order, result: UpdateResult, trained_s: float) -> None:
-        """Rank 0 advances the queue."""
-
     def publishes(self, order: Order) -> bool:
         """Hears whether the version is published now."""
         return self._team.receive() == NOW
 
-    def hand_over(self, snapshot: Snapshot) -> None:
-        """Hands this rank's share over."""
-        self._parts.hand_over(snapshot)
-
-    def record(self, order: Order, result: UpdateResult) -> None:
-        """Rank 0 keeps the records."""
+    def report(self, order: Order, result: UpdateResult | None, trained_s: float, snapshot: Snapshot | None) -> None:
+        """Hands this rank's share over for publication: rank 0 tells the rest."""
+        if snapshot:
+            self._parts.hand_over(snapshot)
 
     def history(self) -> History:
         """Rank 0 writes the manifest."""

@@ -217,12 +217,34 @@ class Leader:
         s, t_train_s = self._config.staleness.s, self._t_train_s or float("inf")
         return publication_period(self.broadcast.t_bcast_s, t_train_s, s)
 
+    def publishes(self, order: Order) -> bool:
+        """Decides for all ranks whether the version is published now: not while another one still is.
+
+        A version that is left out is due again with the next one, or once the learner waits for groups.
+        """
+        if order.export:
+            self.broadcast.wait()
+        return self._team.share(lambda: NOW if self.broadcast.free else NOT_NOW) == NOW
+
     # What was done ----------------------------------------------------------------------------------------------------
 
-    def advance(self, order: Order, result: UpdateResult, trained_s: float) -> None:
+    def report(self, order: Order, result: UpdateResult | None, trained_s: float, snapshot: Snapshot | None) -> None:
+        """Tells the queue, the publication and the records what was done, in the order on which safety rests.
+
+        `result`: None if the order trained nothing. `trained_s`: when it was trained (monotonic clock). `snapshot`: what
+        is published now; of several ranks, this one's share.
+        """
+        if result:
+            self._advance(order, result, trained_s)
+        if snapshot:
+            self._hand_over(snapshot)
+        if result:
+            self._record(order, result)
+
+    def _advance(self, order: Order, result: UpdateResult, trained_s: float) -> None:
         """Advances the queue to the version just trained; sets the window by how long the update waited for groups.
 
-        The guard may allow less. `trained_s`: when the version was trained (monotonic clock).
+        The guard may allow less.
         """
         self._clock = self._clock._replace(trained=trained_s)
         t_train_s, batch = self._clock.trained - self._clock.gathered, self._batch
@@ -235,22 +257,12 @@ class Leader:
         self._window = staleness_rules.pace(self._window, batch.starved_s, t_train_s, batch.ready, size, widest=widest)
         self._queue.advance(self._version.number, len(batch.groups) - batch.skipped, self._window)
 
-    def publishes(self, order: Order) -> bool:
-        """Decides for all ranks whether the version is published now: not while another one still is.
-
-        A version that is left out is due again with the next one, or once the learner waits for groups.
-        """
-        if order.export:
-            self.broadcast.wait()
-        return self._team.share(lambda: NOW if self.broadcast.free else NOT_NOW) == NOW
-
-    def hand_over(self, snapshot: Snapshot) -> None:
-        """Hands a version over for publication; of several ranks, this one's share."""
+    def _hand_over(self, snapshot: Snapshot) -> None:
         self._handed_over = snapshot.version.number
         self.collector.handed_out(snapshot.version)
         self.broadcast.hand_over(snapshot)
 
-    def record(self, order: Order, result: UpdateResult) -> None:
+    def _record(self, order: Order, result: UpdateResult) -> None:
         """Records the update in `metrics.jsonl`, the log and Redis, and keeps its groups, for people to inspect.
 
         It comes before the checkpoint, so that no committed update lacks its record.

@@ -129,16 +129,11 @@ class TrainingLoop:
             # Before rank 0 waits for Redis: the others wait for it only as long as for a collective.
             snapshot = self._snapshot(order) if order.publish and self.leader.publishes(order) else None
             weights = self._whole_weights(order) if order.export else {}
+            self.leader.report(order, result, trained_s, snapshot)
             if result:
-                self.leader.advance(order, result, trained_s)
-            if snapshot:
-                self.leader.hand_over(snapshot)
-            if result:
-                self.leader.record(order, result)
                 self.saver.make_room(self.policy.pieces)  # which have moments from the first step on
-            self.leader.commit(self.saver.finished())
+            self.leader.commit(self.saver.wait() if order.save else self.saver.finished())
             if order.save:
-                self.leader.commit(self.saver.wait())
                 self.policy.keep_until(self.saver.begin(order.version, self.policy.pieces(), self.leader.history()))
             if order.export:
                 self.leader.finish(weights)
