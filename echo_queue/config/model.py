@@ -546,10 +546,10 @@ class Weights(Section):
     """Size of a chunk, the unit that is verified and passed on to peers."""
     part_bytes: Annotated[int, Field(ge=1_024, le=4_294_967_296)] = 67_108_864
     """Bytes of tensors in one part, which is one object of the store, before they are encoded."""
-    coding: Literal["fast", "small"] = "fast"
-    """How deltas list what has changed. `small` takes a quarter fewer bytes than `fast`, and two and a half to four
-    times the processor time of learner and workers. It pays where bytes cost, or where a link carries less than 25
-    Mbit/s for each core."""
+    coding: Literal["auto", "fast", "small"] = "auto"
+    """How deltas list what has changed. `small` takes a quarter to almost half of the bytes of `fast` off, for two and
+    a half to four times the processor time of learner and workers. `auto` takes `small` while the learner's uploads are
+    what a version waits for: at some 25 Mbit/s and less for each core. Where bytes cost, set `small`."""
     anchor_every: Positive = 128
     """Largest number of publications from one anchor to the next. An anchor is a version that is also stored whole; the
     others are stored as deltas to an earlier version. An anchor is due earlier once the deltas since the last one come

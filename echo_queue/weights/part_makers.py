@@ -21,6 +21,7 @@ from echo_queue import config
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.records import Version
 from echo_queue.weights.ciphers import cut
+from echo_queue.weights.coding import DeltaCoding
 from echo_queue.weights.delta.codes import Codes, on_host
 from echo_queue.weights.delta.encode import Settings, encode_piece
 from echo_queue.weights.delta.format import Piece, seal
@@ -40,7 +41,6 @@ UPLOADS = 4
 CODING = 2
 """The number of parts whose pieces are coded at a time, so that no thread is idle while a part ends."""
 CODINGS = {"fast": Settings(classes_below=0.0), "small": Settings()}
-"""`weights.coding`."""
 Encoded = tuple[Piece, tuple[Packed, ...]]
 """A piece and its streams."""
 
@@ -100,7 +100,7 @@ class PartMaker:
         self, store: ObjectStore, settings: config.Weights, *, chunk_key: bytes | None = None, threads: int = 1
     ) -> None:
         self._store, self._chunk_bytes, self._chunk_key = store, settings.chunk_bytes, chunk_key
-        self._coding, self._threads = CODINGS[settings.coding], threads
+        self._coding, self._threads = DeltaCoding(settings.coding, threads), threads
         self._kept: Share | None = None
         """The newest published version."""
         self._next: Share | None = None
@@ -132,6 +132,7 @@ class PartMaker:
             self._changes.pop()
         self._kept = _on_host(share, self._kept)
         self._recorded = {}
+        self._coding.choose()
 
     def close(self) -> None:
         """There is nothing to end."""
@@ -152,25 +153,31 @@ class PartMaker:
         if not making.fits(part.size):
             return None
         self._keys.append(part.key)
-        self._store.put(part.key, data)
+        if order.base is None:
+            self._store.put(part.key, data)
+        else:
+            with self._coding.uploading(part.size):
+                self._store.put(part.key, data)
         undone = (self._recorded.get(stretch) for stretch in making.share.layout.parts[place])
         undo_bytes = sum(undo.nbytes for undo in undone if undo is not None)
         return StoredPart(part, tuple(piece.digest for piece in pieces), undo_bytes)
 
     def _coded(self, making: "_RouteMaking", stretch: Stretch) -> Encoded:
         """Coding thread: codes one piece, on the device that has the new version."""
-        order, row = making.order, making.share.rows[stretch]
+        order, row, settings = making.order, making.share.rows[stretch], CODINGS[self._coding.word]
         with making.reading() as read:
             if order.base is None:
-                return encode_piece(stretch, None, read(row), self._coding)
+                return encode_piece(stretch, None, read(row), settings)
             if self._next is None:
                 codes = read(row)
-                return encode_piece(stretch, HostPair(self._before(stretch, order.span), codes), codes, self._coding)
+                with self._coding.timed():
+                    return encode_piece(stretch, HostPair(self._before(stretch, order.span), codes), codes, settings)
             assert self._kept is not None, "a delta needs a base"
             base = self._kept.rows[stretch].to(row.device, non_blocking=True)
             codes = read(row)
             versions = RecordingPair(pair(base, row, codes))
-            encoded = encode_piece(stretch, versions, codes, self._coding)
+            with self._coding.timed():
+                encoded = encode_piece(stretch, versions, codes, settings)
             if versions.undo is not None:
                 self._recorded[stretch] = versions.undo
             return encoded

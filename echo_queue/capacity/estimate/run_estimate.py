@@ -19,7 +19,14 @@ from echo_queue.capacity.estimate.training_time import (
     t_train_s,
     workers_needed,
 )
-from echo_queue.capacity.estimate.transfer import Broadcast, anchor_bytes, broadcast, checkpoint_bytes, delta_bytes
+from echo_queue.capacity.estimate.transfer import (
+    Broadcast,
+    anchor_bytes,
+    broadcast,
+    checkpoint_bytes,
+    coding_of,
+    delta_bytes,
+)
 from echo_queue.capacity.estimate.worker_memory import WorkerMemory, worker_memory
 from echo_queue.config import Config
 from echo_queue.errors import ConfigError, Problem
@@ -134,7 +141,10 @@ def estimate(config: Config, shape: ModelShape, assumed: Assumptions | None = No
         shared_card=shared_card(config, learner, worker, machine.memory, config.rollout.workers) if one_card else None,
         checkpoint_bytes=checkpoint_bytes(config, shape),
         anchor_bytes=anchor_bytes(config, shape),
-        deltas={change: delta_bytes(config, shape, change) for change in sorted({*CHANGES, assumed.change})},
+        deltas={
+            change: delta_bytes(config, shape, change, coding_of(config, shape, change, assumed.link_gbit))
+            for change in sorted({*CHANGES, assumed.change})
+        },
         flops_per_token=flops_per_token(shape, batch.prompt_tokens + batch.sample_tokens, lora),
         flops_of_update=flops,
         recomputed_flops=recomputed,

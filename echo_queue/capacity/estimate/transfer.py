@@ -11,8 +11,9 @@ from echo_queue.capacity.estimate.learner_memory import BYTES, FLOAT32
 from echo_queue.capacity.estimate.lora import lora_shape, trained_parameters
 from echo_queue.config import Config
 from echo_queue.models.shape import ModelShape
+from echo_queue.weights.coding import Word, chosen
 
-BYTES_PER_CHANGE = {
+BYTES_PER_CHANGE: dict[Word, dict[float, float]] = {
     "fast": {0.008: 1.31, 0.023: 1.12, 0.064: 0.95, 0.35: 0.73, 0.85: 0.67},
     "small": {0.008: 0.94, 0.023: 0.81, 0.05: 0.73, 0.064: 0.95, 0.35: 0.73, 0.85: 0.67},
 }
@@ -68,7 +69,15 @@ def anchor_bytes(config: Config, shape: ModelShape) -> int:
     return round(ANCHOR_BYTES[config.model.dtype] * trained_parameters(config.model.lora, shape))
 
 
-def delta_bytes(config: Config, shape: ModelShape, change: float) -> int:
+def coding_of(config: Config, shape: ModelShape, change: float, link_gbit: float) -> Word:
+    """Returns how deltas are coded: as configured, or as a learner with one thread for it would choose at this link."""
+    if config.weights.coding != "auto":
+        return config.weights.coding
+    uploading_s = delta_bytes(config, shape, change, "fast") * 8 / (link_gbit * 1e9)
+    return chosen("fast", uploading_s, published_bytes(config, shape) / ENCODE_BYTES_PER_S["fast"], threads=1)
+
+
+def delta_bytes(config: Config, shape: ModelShape, change: float, coding: Word) -> int:
     """Returns the bytes of a publication of which a share of `change` of the values has changed.
 
     float32 and LoRA ignore `change`: every value changes, or most do. A delta that is not worth it is an anchor.
@@ -78,12 +87,12 @@ def delta_bytes(config: Config, shape: ModelShape, change: float) -> int:
     elif config.model.dtype == "float32":
         delta = FLOAT32_DELTA_BYTES * shape.total
     else:
-        delta = bytes_per_change(change, config.weights.coding) * change * shape.total
+        delta = bytes_per_change(change, coding) * change * shape.total
     anchor = anchor_bytes(config, shape)
     return round(delta) if delta < WORTHWHILE * anchor else anchor
 
 
-def bytes_per_change(change: float, coding: str) -> float:
+def bytes_per_change(change: float, coding: Word) -> float:
     """Returns the bytes for each changed bfloat16 value, between measured shares by the logarithm of the share."""
     measured = BYTES_PER_CHANGE[coding]
     shares = sorted(measured)
@@ -102,11 +111,12 @@ def broadcast(config: Config, shape: ModelShape, change: float, link_gbit: float
     A delta of several parts is announced, so workers fetch it while it is uploaded, in F/B together; one of a single
     part takes F/B to the store and F/B from it (docs/weights.md, "While it is uploaded").
     """
-    size, published = delta_bytes(config, shape, change), published_bytes(config, shape)
+    coding = coding_of(config, shape, change, link_gbit)
+    size, published = delta_bytes(config, shape, change, coding), published_bytes(config, shape)
     crossings = 1 if published > config.weights.part_bytes else 2
     transfer_s = crossings * size * 8 / (link_gbit * 1e9)
-    apply_s = published / APPLY_BYTES_PER_S[config.weights.coding] + merge_s(config, shape)
-    return Broadcast(size, published / ENCODE_BYTES_PER_S[config.weights.coding], transfer_s, apply_s)
+    apply_s = published / APPLY_BYTES_PER_S[coding] + merge_s(config, shape)
+    return Broadcast(size, published / ENCODE_BYTES_PER_S[coding], transfer_s, apply_s)
 
 
 def merge_s(config: Config, shape: ModelShape) -> float:
