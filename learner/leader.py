@@ -231,8 +231,8 @@ class Leader:
     def report(self, order: Order, result: UpdateResult | None, trained_s: float, snapshot: Snapshot | None) -> None:
         """Tells the queue, the publication and the records what was done, in the order on which safety rests.
 
-        `result`: None if the order trained nothing. `trained_s`: when it was trained (monotonic clock). `snapshot`: what
-        is published now; of several ranks, this one's share.
+        `result`: None if the order trained nothing. `trained_s`: when it was trained (monotonic clock). `snapshot`:
+        what is published now; of several ranks, this one's share.
         """
         if result:
             self._advance(order, result, trained_s)
