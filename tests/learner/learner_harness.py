@@ -1,9 +1,9 @@
 """A run without generation: real services, a real learner in a process of its own, workers that invent their data."""
 
 import logging
-import multiprocessing
 import threading
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,13 +19,12 @@ from echo_queue.launch.signals import set_on_signals
 from echo_queue.queue import Chunk, Heartbeat, PromptSet, RunRules
 from echo_queue.records import Group, PromptShard, Sample, Span, Task, Version
 from echo_queue.services.serving import Services
+from tests.fork_server import PROCESSES
 from tests.learner.synthetic import VOCABULARY, tiny_model
 from tests.queue.clients import Clients
 
 DEADLINE_S = 180.0
 PER_LEASE = 4
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["learner.training_loop"])
 
 
 class LearnerHarness:
@@ -83,7 +82,7 @@ class LearnerHarness:
         while self._workers:
             self._workers.pop().close()
 
-    def learn(self, config: Config) -> "multiprocessing.process.BaseProcess":
+    def learn(self, config: Config) -> BaseProcess:
         """Starts a learner in a process of its own."""
         process = PROCESSES.Process(target=learn, args=(config,), daemon=True)
         process.start()

@@ -15,7 +15,7 @@ from torch import distributed
 from torch.distributed import PrefixStore, TCPStore
 
 from learner.ranks.team import Team
-from tests.learner.learner_harness import PROCESSES
+from tests.fork_server import PROCESSES
 
 DEADLINE_S = 480.0
 """The longest that the ranks of a test may take."""

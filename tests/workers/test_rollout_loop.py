@@ -437,7 +437,7 @@ def test_what_a_killed_worker_held_is_done_by_another(harness: Begin, tmp_path: 
     killed = run.process("w1")
     run.until(lambda: any(one.heartbeat and one.heartbeat.tokens_per_s > 0 for one in run.status().workers), "tokens")
     killed.kill()
-    killed.wait()
+    killed.wait(timeout=120)
     run.end_leases()
     run.process("w2")
     for group in run.drain(2):

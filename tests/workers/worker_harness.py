@@ -1,11 +1,8 @@
 """A run around a worker: real services, prompts in the backlog, and a learner that trains nothing."""
 
-import os
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +18,7 @@ from echo_queue.services.serving import Services
 from echo_queue.submission import shards
 from echo_queue.weights import Signer, WeightPublisher
 from learner.publication import signing_key
+from tests.fork_server import Program
 from tests.queue.clients import Clients
 from tests.waiting import wait_until
 from workers import engines
@@ -48,7 +46,7 @@ class WorkerHarness:
         self._weight_publisher: WeightPublisher | None = None
         self._shutdown = Shutdown()
         self._threads: list[threading.Thread] = []
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Program] = []
         self.errors: list[BaseException] = []
 
     # The other roles --------------------------------------------------------------------------------------------------
@@ -126,8 +124,12 @@ class WorkerHarness:
         self.until(all_dead, f"{tasks} dead tasks")
         return [dead.reason for dead in self.queue.dead()]
 
+    @cached_property
+    def _monitor(self) -> Clients:
+        return Clients.connected_as(self.config, "monitor")
+
     def status(self) -> Status:
-        return Clients.connected_as(self.config, "monitor").status()
+        return self._monitor.status()
 
     def leave(self) -> None:
         """Makes the workers that are threads of this process leave."""
@@ -159,17 +161,16 @@ class WorkerHarness:
         self._threads[-1].start()
         return self._threads[-1]
 
-    def process(self, name: str) -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-m", "workers", str(self.path), "--name", name]
-        self._processes.append(subprocess.Popen(command))
+    def process(self, name: str) -> Program:
+        """Starts a worker as a process of its own."""
+        self._processes.append(Program("workers", str(self.path), "--name", name))
         return self._processes[-1]
 
     def end(self) -> None:
         self._shutdown.set()
         for process in self._processes:
-            if process.poll() is None:
-                os.kill(process.pid, signal.SIGKILL)
-            process.wait()
+            process.kill()
+            process.wait(DEADLINE_S)
         for thread in self._threads:
             thread.join(timeout=120)
         self.services.stop()
