@@ -69,7 +69,7 @@ test: $(VENV)/.dev apt
 	$(PYTEST) -m "not proof"
 
 test-vllm: install-vllm
-	$(VENV)-vllm/bin/python -m pytest --durations 20 --durations-min 5 tests/engines
+	$(VENV)-vllm/bin/python -m pytest --durations 20 --durations-min 5 tests/engines -k "vllm or http"
 
 proof: export ECHO_QUEUE_PROOF = whole
 proof-drawn: export ECHO_QUEUE_PROOF = drawn

@@ -20,12 +20,20 @@ from tests.seed import session_seed
 
 T = TypeVar("T")
 VARIABLE = "ECHO_QUEUE_PROOF"
-SECOND_SERVERS = {"redis", "swift"}
-"""Shown on Valkey and rclone, which a run brings along, in seconds; on these in a minute."""
+SECOND_SERVERS = {
+    "redis": (
+        "tests/queue/",
+        "tests/connections/",
+        "tests/services/",
+        "tests/fleet/invitation/",
+        "tests/faults/servers/",
+    ),
+    "swift": ("tests/connections/storage/test_object_store.py",),
+}
+"""What `make test` shows on these servers, too: what they must do themselves. All else it shows on Valkey and rclone,
+which a run brings along."""
 LONG = ("tests/pipeline/", "tests/faults/crash_points/", "tests/workers/", "tests/learner/")
 """Folders with the longest of the slow tests. They come first, so that none of them is all that is left in the end."""
-STORES = "tests/connections/storage/test_object_store.py"
-"""The tests of promises that one store keeps and the other does not; they run on both."""
 
 
 def whole() -> bool:
@@ -85,11 +93,10 @@ def _long(item: pytest.Item) -> int | None:
 
 def _mark_second_servers(item: pytest.Item) -> None:
     params = getattr(getattr(item, "callspec", None), "params", {})
-    second = {value for value in params.values() if isinstance(value, str)} & SECOND_SERVERS
-    if second:
+    for server in SECOND_SERVERS.keys() & {value for value in params.values() if isinstance(value, str)}:
         item.add_marker(pytest.mark.slow)
-    if "swift" in second and not item.nodeid.startswith(STORES):
-        item.add_marker(pytest.mark.proof(kind="swift", share=0.25))
+        if not item.nodeid.startswith(SECOND_SERVERS[server]):
+            item.add_marker(pytest.mark.proof(kind=server, share=0.25))
 
 
 def _drawn(items: list[pytest.Item]) -> set[pytest.Item]:

@@ -135,7 +135,7 @@ def test_the_learner_is_as_busy_as_its_updates_say() -> None:
     assert trial.busy(30.0, 40.0) == 0
 
 
-@pytest.mark.proof
+@pytest.mark.proof(kind="benchmarks", share=0.15)
 def test_a_live_fleet_serves_and_can_be_disturbed() -> None:
     with begun(1) as (trial, watch):
         trial.go_on(3 * TRAIN_S)

@@ -9,7 +9,7 @@ import pytest
 WORDS = ("--prompts", "1300", "--updates", "130", "--checkpoints", "130", "--json")
 
 
-@pytest.mark.proof(kind="benchmarks of the queue", share=0.34)
+@pytest.mark.proof(kind="benchmarks", share=0.15)
 @pytest.mark.timeout(900)
 def test_a_small_history_is_archived_followed_and_measured() -> None:
     ended = subprocess.run(

@@ -103,12 +103,12 @@ def assert_measured(rows: list[dict[str, Any]], ways: set[str]) -> None:
             assert row["parts"] is None and row["stages"] is None
 
 
-@pytest.mark.proof(kind="tiny shapes", share=0.5)
+@pytest.mark.proof(kind="benchmarks", share=0.15)
 def test_all_of_it_runs_with_a_tiny_shape() -> None:
     assert_measured(figures("--shapes", "fake", "--micro-tokens", "256"), {"ours", "transformers"})
 
 
-@pytest.mark.proof(kind="tiny shapes", share=0.5)
+@pytest.mark.proof(kind="benchmarks", share=0.15)
 @pytest.mark.parametrize(
     ("shape", "ways"),
     [("fake", {"ours", "transformers"}), ("fake LoRA", {"ours"}), ("fake MoE", {"ours", "transformers"})],
@@ -119,7 +119,7 @@ def test_all_of_it_runs_with_every_tiny_shape_in_several_micro_batches(shape: st
     assert {row["shape"] for row in rows} == {shape}
 
 
-@pytest.mark.proof(kind="ranks", share=0.25)
+@pytest.mark.proof(kind="ranks", share=0.2)
 def test_two_ranks_share_a_model_and_offload() -> None:
     rows = figures("--ranks", "2", "--offload")
     assert {(row["ranks"], row["way"]) for row in rows} == {(2, "ours")}

@@ -103,7 +103,7 @@ def test_rounds_are_added_up_before_shares_are_taken() -> None:
     assert figures.tokens_ratio == 1.5
 
 
-@pytest.mark.proof
+@pytest.mark.proof(kind="benchmarks", share=0.15)
 def test_a_short_run_prints_its_verdict() -> None:
     """A notice loses nothing and the identity holds however few the kills are; shares need more kills than these."""
     few = ("--groups", "16", "--notice-groups", "16", "--workers", "2", "--every", "6", "--boot", "1", "--lease", "3")

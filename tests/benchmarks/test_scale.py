@@ -178,14 +178,14 @@ HERD = ("--workers", "3", "--rate", "8", "--seconds", "3", "--update", "1", "--g
 @pytest.mark.parametrize(
     ("part", "words", "thing"),
     [
-        pytest.param("herd", HERD, "got", marks=pytest.mark.proof(kind="benchmarks of the queue", share=0.34)),
+        pytest.param("herd", HERD, "got", marks=pytest.mark.proof(kind="benchmarks", share=0.15)),
         ("commands", ("--tasks", "600", "--workers", "30"), "advance that cancels all"),
         ("strict", ("--batch", "16", "--updates", "1"), "server_s"),
         pytest.param(
             "memory",
             ("--things", "2000"),
             "trained prompt",
-            marks=pytest.mark.proof(kind="benchmarks of the queue", share=0.34),
+            marks=pytest.mark.proof(kind="benchmarks", share=0.15),
         ),
     ],
 )

@@ -61,7 +61,7 @@ def harness(tmp_path: Path) -> Iterator[LearnerHarness]:
 
 @pytest.fixture
 def machines(harness: LearnerHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The configuration in four places, each with a run.dir of its own. The first is the learner's; the others hold
+    """The configuration in three places, each with a run.dir of its own. The first is the learner's; the others hold
     nothing else."""
     local = TOML.format(dir=tmp_path / "run", base=tmp_path / "base-model")
     config = harness.config()
@@ -71,7 +71,7 @@ def machines(harness: LearnerHarness, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("ECHO_QUEUE_MONITOR_STORE_ACCESS_KEY", secrets.store.access_key)
     monkeypatch.setenv("ECHO_QUEUE_MONITOR_STORE_SECRET_KEY", secrets.store.secret_key)
     servers = SERVERS.format(redis=redis_endpoint(config, "monitor").url, store=store.url, bucket=store.bucket)
-    paths = [tmp_path / f"{name}.toml" for name in ("learner", "laptop", "phone", "office")]
+    paths = [tmp_path / f"{name}.toml" for name in ("learner", "laptop", "phone")]
     paths[0].write_text(local, encoding="utf-8")
     for path in paths[1:]:
         text = local.replace(f'dir = "{tmp_path / "run"}"', f'dir = "{tmp_path / path.stem}"')

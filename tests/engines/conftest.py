@@ -16,7 +16,7 @@ from workers.engines import Engine
 
 IN_PROCESS = ("transformers", "vllm")
 ENGINES = ("transformers", "http", "vllm")
-"""In the order in which they are tested: servers start while transformers is."""
+"""In the order in which they are tested."""
 VLLM_IS_HERE = importlib.util.find_spec("vllm") is not None
 BASE = Version(1, 0)
 MAX_PROMPT = 128

@@ -139,7 +139,7 @@ class Controllers:
         self._fleet.write_text(f'format = 1\nname = "test"\n\n{toml_text.written(tables)}')
 
 
-@pytest.mark.proof
+@pytest.mark.proof(kind="troubles of a controller", share=0.05)
 @pytest.mark.timeout(900)
 def test_two_controllers_that_die_without_redis_or_an_api_that_answers_start_and_end_each_machine_once(
     tmp_path: Path,

@@ -111,7 +111,7 @@ def quiet() -> Iterator[None]:
 
 CASES = [(kind, trouble) for kind in ("local", "kubernetes", "aws") for trouble in TROUBLES]
 OFTEN = (("local", "death"), ("local", "refusal"))
-ELSE = pytest.mark.proof(kind="troubles of a controller", share=0.15)
+ELSE = pytest.mark.proof(kind="troubles of a controller", share=0.05)
 TIERS = [pytest.param(*case, marks=pytest.mark.slow if case in OFTEN else ELSE) for case in CASES]
 
 

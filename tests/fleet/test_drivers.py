@@ -25,6 +25,7 @@ from tests.waiting import wait_until
 STUBBORN = ("/bin/sh", "-c", "trap '' TERM; while true; do sleep 0.05; done")
 PLACES: dict[str, type[Place]] = {"local": Processes, "command": Scripts, "kubernetes": Pods, "aws": Instances}
 SLOW_COMMAND, SLOW_AWS = (pytest.param(kind, marks=pytest.mark.slow) for kind in ("command", "aws"))
+ON_AWS = pytest.mark.proof(kind="troubles of a controller", share=0.05)
 
 
 @pytest.fixture(params=["local", SLOW_COMMAND, "kubernetes", SLOW_AWS])
@@ -51,7 +52,7 @@ def test_a_name_is_started_once_listed_until_it_is_gone_and_never_started_again(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["local", "kubernetes", pytest.param("aws", marks=pytest.mark.proof)])
+@pytest.mark.parametrize("kind", ["local", "kubernetes", pytest.param("aws", marks=ON_AWS)])
 def test_a_driver_may_die_after_each_of_its_steps_and_nothing_is_started_or_ended_twice(
     kind: str, tmp_path: Path
 ) -> None:

@@ -29,7 +29,7 @@ def with_dead_prompts(harness: LearnerHarness, config: Config) -> None:
         queue.bury(task.id, OURS if number else "too long")
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.proof)])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.proof(kind="ranks", share=0.2))])
 def test_a_learner_whose_run_has_dead_prompts_says_why_and_does_not_end_as_a_success(
     harness: LearnerHarness, ranks: int
 ) -> None:

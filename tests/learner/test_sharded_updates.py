@@ -229,7 +229,7 @@ def test_every_preset_is_trained_by_ranks(folder: Path) -> None:
     "size",
     [
         pytest.param(3, marks=pytest.mark.slow),
-        *(pytest.param(size, marks=pytest.mark.proof(kind="ranks", share=0.5)) for size in (2, 4)),
+        *(pytest.param(size, marks=pytest.mark.proof(kind="ranks", share=0.2)) for size in (2, 4)),
     ],
 )
 def test_ranks_train_what_one_process_trains(size: int, folder: Path, alone: dict[str, Trained]) -> None:
@@ -290,7 +290,7 @@ def with_and_without_training(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "case", [pytest.param(CASES["tied"], marks=pytest.mark.proof(kind="ranks", share=0.5)), SINGLE]
+    "case", [pytest.param(CASES["tied"], marks=pytest.mark.proof(kind="ranks", share=0.2)), SINGLE]
 )
 def test_training_continues_on_fewer_ranks(case: Case, folder: Path) -> None:
     """On four ranks, then on two, then on one; and then on four again."""

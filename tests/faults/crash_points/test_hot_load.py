@@ -26,7 +26,7 @@ DEADLINE_S = 120.0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("encrypt", [pytest.param(False, marks=pytest.mark.proof(kind="kills", share=0.33)), True])
+@pytest.mark.parametrize("encrypt", [pytest.param(False, marks=pytest.mark.proof(kind="whole runs", share=0.15)), True])
 def test_whatever_is_killed_only_published_weights_generate(
     harness: CrashHarness, encrypt: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:

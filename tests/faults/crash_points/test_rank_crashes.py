@@ -11,7 +11,7 @@ from tests.faults.crash_points.crashing_run import CrashHarness
 from tests.faults.crash_points.rank_crashes import CRASHES, DEATHS, PLACES, Crash
 from tests.tiers import few
 
-FEW_PAIRS = 2
+FEW_PAIRS = 1
 """Pairs that CI draws."""
 DEADLINE_S = 240.0
 

@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize(
-    "kind", ["function", pytest.param("interactive", marks=pytest.mark.proof(kind="poison", share=0.5))]
+    "kind", ["function", pytest.param("interactive", marks=pytest.mark.proof(kind="whole runs", share=0.15))]
 )
 def test_a_poisoned_prompt_dies_of_its_own_reason_and_every_other_is_trained_once(tmp_path: Path, kind: str) -> None:
     verdict = PoisonStorm(tmp_path / kind, session_seed(), kind).run(duration_s=0.0)

@@ -41,7 +41,7 @@ BREAKS = {
     [
         pytest.param(
             one,
-            marks=[pytest.mark.proof(kind="instances of the model", share=0.5)] if one.s or one.workers == 1 else [],
+            marks=[] if one.partials else [pytest.mark.proof(kind="instances of the model", share=0.33)],
             id=f"s={one.s} workers={one.workers} partial rollouts={one.partials}",
         )
         for one in INSTANCES

@@ -14,7 +14,7 @@ def test_whatever_happens_every_task_is_where_the_reference_says_and_trained_onc
     tell(redis_server, stories=20)
 
 
-@pytest.mark.proof
+@pytest.mark.proof(kind="stories", share=0.5)
 @pytest.mark.timeout(3600)
 def test_in_many_stories_too(redis_server: RedisServer) -> None:
     tell(redis_server, stories=1_000 if whole() else 60)

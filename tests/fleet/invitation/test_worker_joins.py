@@ -119,8 +119,9 @@ def test_a_machine_that_waits_in_vain_for_a_learner_ends_its_workers_and_says_th
         joined.wait(END_S)
 
 
-@pytest.mark.slow
+@pytest.mark.proof(kind="whole runs", share=0.15)
 def test_an_invited_worker_ends_where_somebody_else_signs_the_weights(staged: StagedRun, tmp_path: Path) -> None:
+    """What it compares: `test_join.py`."""
     config = load(staged.harness.path)
     issued = issue(config, "gpu-1", 600.0)
     with connect_redis(config, "admin") as admin:

@@ -40,6 +40,7 @@ OFTEN = ["qwen3", "gemma3", "phi3", "gpt_oss"]
 """Between them each kind of part: norms of two kinds, rotations of two kinds, three kinds of gated products."""
 PROOF = pytest.mark.proof(kind="compiled families", share=0.2)
 SELDOM = [pytest.param(name, marks=PROOF) for name in FAMILIES if name not in OFTEN]
+PARTS = pytest.mark.proof(kind="compiled parts", share=0.25)
 NORMS = {"qwen3": 4, "qwen3_moe": 4, "gemma2": 4, "gemma3_text": 6, "olmo2": 4, "olmo3": 4}
 """The norms of a layer, where they are not two."""
 
@@ -108,9 +109,22 @@ def test_elementwise_parts_of_each_family_give_the_same_numbers_and_are_compiled
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("what", "dtype"), [("elementwise", torch.float32), ("elementwise", torch.bfloat16), ("layers", torch.float32)]
+    ("kind", "dtype", "what"),
+    [
+        ("none", torch.bfloat16, "elementwise"),
+        ("full", torch.bfloat16, "elementwise"),
+        ("selective", torch.float32, "layers"),
+        *(
+            pytest.param(*other, marks=PARTS)
+            for other in (
+                ("selective", torch.bfloat16, "elementwise"),
+                ("full", torch.float32, "elementwise"),
+                ("none", torch.float32, "layers"),
+                ("full", torch.float32, "layers"),
+            )
+        ),
+    ],
 )
-@pytest.mark.parametrize("kind", ["none", "selective", "full"])
 @pytest.mark.usefixtures("counter")
 def test_compiled_parts_work_with_activation_checkpointing_and_sharding(
     kind: Kept, dtype: torch.dtype, what: Any
@@ -215,7 +229,7 @@ def test_a_gpu_without_a_compiler_is_warned_of_once_and_refused_only_to_who_insi
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["none", "selective", "full"])
+@pytest.mark.parametrize("kind", ["none", pytest.param("selective", marks=PARTS), pytest.param("full", marks=PARTS)])
 def test_layers_with_flash_attention_are_compiled_once_for_all_lengths(
     kind: Kept, counter: CompileCounterWithBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

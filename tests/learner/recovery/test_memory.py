@@ -9,7 +9,7 @@ from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.services.s3_server import S3Server
 from learner.recovery.state_files import THREADS
 
-GIGABYTES, FILE_BYTES = 0.4, 8 << 20
+GIGABYTES, FILE_BYTES = 0.25, 8 << 20
 
 
 @pytest.mark.slow
