@@ -13,11 +13,9 @@ RUN_DEADLINE_S = 600.0
 ECHO_QUEUE = ("-m", "echo_queue.cli")
 
 
-def quick_start(
-    command: str, directory: Path, settings: Mapping[str, object], program: Sequence[str] = ECHO_QUEUE
-) -> None:
+def quick_start(command: str, directory: Path, settings: Mapping[str, object]) -> None:
     """Runs `echo-queue COMMAND` on the quick start, as `echo_queue` does on any configuration."""
-    echo_queue(command, QUICK_START, directory, settings, program)
+    echo_queue(command, QUICK_START, directory, settings)
 
 
 def echo_queue(

@@ -30,8 +30,6 @@ FLOORS = (
 )
 """The rooms of `echo_queue`, from the ground up. A room imports from the floors below its own, and from itself."""
 FLOOR = {room: number for number, floor in enumerate(FLOORS) for room in floor}
-FORKED = ROOT / "echo_queue" / "launch" / "fork_server" / "model_roles.py"
-"""The program of the fork server. It imports, by name, the roles that it will become, which nothing else may do."""
 MOST_FOLDERS = 13
 MOST_FILES = 6
 MOST_PUBLIC = 20
@@ -83,9 +81,8 @@ def arrows() -> set[tuple[str, str]]:
     found = set()
     for module in modules("echo_queue"):
         room = module.relative_to(ROOT / "echo_queue").with_suffix("").parts[0]
-        if module != FORKED:
-            others = {other for dotted in imports(module) if (other := room_of(dotted)) in FLOOR}
-            found |= {(room, str(other)) for other in others - {room}}
+        others = {other for dotted in imports(module) if (other := room_of(dotted)) in FLOOR}
+        found |= {(room, str(other)) for other in others - {room}}
     return found
 
 
@@ -125,7 +122,6 @@ def test_workers_and_learner_meet_only_in_echo_queue(package: str, forbidden: st
     guilty = {
         str(module.relative_to(ROOT)): dotted
         for module in modules(package)
-        if module != FORKED
         for dotted in imports(module)
         if dotted.partition(".")[0] == forbidden
     }
@@ -140,7 +136,8 @@ def test_what_generates_or_trains_knows_no_price(package: str) -> None:
 
 
 def test_an_import_by_name_is_seen() -> None:
-    assert {"learner.training_loop", "workers.worker", "echo_queue.weights.delta.compiled"} <= set(imports(FORKED))
+    transports = set(imports(ROOT / "workers" / "weights" / "transport.py"))
+    assert {"workers.weights.peers.exchange", "workers.weights.folder"} <= transports
 
 
 @pytest.mark.parametrize("module", ["worker.py", "rollout_loop.py"])

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.rows import append_line
-from echo_queue.launch.process_stat import processes_with
+from tests.processes import processes_with
 
 GB = 1e9
 LEAST_S = 10.0

@@ -25,7 +25,7 @@ PACKAGES = (
     "amqp", "billiard", "celery", "click-didyoumean", "click-plugins", "click-repl", "kombu", "prompt_toolkit",
     "tzlocal", "vine", "wcwidth",
     # the command, and the tests
-    "annotated-doc", "rich", "setproctitle", "shellingham", "typer", "iniconfig", "pluggy", "pytest",
+    "annotated-doc", "rich", "shellingham", "typer", "iniconfig", "pluggy", "pytest",
 )  # fmt: skip
 KEPT = ("s3/", "endpoints.json", "partitions.json", "sdk-default-configuration.json", "_retry.json")
 

@@ -22,11 +22,11 @@ from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_redis, connect_store
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import EchoQueueError
-from echo_queue.launch.process_stat import process_stat
 from echo_queue.queue import Caller, Monitor, Operator, SubmitterQueue
 from echo_queue.queue.orphans import Sweeper
 from echo_queue.services.serving import Services
 from learner.recovery import archive, checkpoint
+from tests.processes import process_stat
 
 DEAD, PREFIX = 2_000, "echo-queue-growth-"
 YOUNG = "in a run without a past: "

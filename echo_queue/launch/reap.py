@@ -6,7 +6,6 @@ import subprocess
 from typing import Protocol
 
 from echo_queue.errors import DeadlineError, Problem
-from echo_queue.launch.process_stat import ENDED, process_stat
 
 
 class Ending(Protocol):
@@ -42,12 +41,3 @@ def lives(pid: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-def start_time(pid: int) -> int | None:
-    """Returns when a process of this machine was started, in clock ticks since boot; None if it has ended. Linux alone.
-
-    A process that has ended counts so before its parent has heard of it.
-    """
-    stat = process_stat(pid)
-    return None if stat is None or stat.state in ENDED else stat.started_ticks

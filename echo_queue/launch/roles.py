@@ -23,9 +23,6 @@ EXTRA: dict[Program, str] = {
 ROLES: tuple[Program, ...] = ("workers", "workers.preemption.relay", "learner")
 """The programs that run until they are told to end, which is then no failure."""
 
-FORKED_WITH = "echo_queue.launch.fork_server.model_roles"
-"""The module with which learner and workers are forked."""
-
 
 def command(program: Program, config: Path, *options: str) -> list[str]:
     """Returns a role's command line. Raises `ConfigError` where its packages are not installed."""

@@ -4,8 +4,6 @@
 - A role that dies is started again, after a growing pause; a role that keeps dying ends the run with its last lines.
 - However the supervisor ends, SIGKILL included (`echo_queue.launch.guard`), no process that it started lives on.
 - A role's output goes to `logs/<role>.log` in the directory.
-- Roles that need the same large packages are forked from one process that has imported them, where that can be
-  (`echo_queue.launch.fork_server`); they are the same processes otherwise.
 """
 
 import fcntl
@@ -27,7 +25,6 @@ from echo_queue import failpoints
 from echo_queue.errors import DONE, HOPELESS, IDLE, REFUSED, DeadlineError, EchoQueueError, HopelessError, Problem
 from echo_queue.launch import guard, log_file
 from echo_queue.launch.backoff import RestartBackoff
-from echo_queue.launch.fork_server.client import ForkServer, NotForkedError, can_fork
 from echo_queue.launch.reap import ending, lives, reap
 
 # The shell reports itself to the guard and then becomes the role, without the guard's pipe. So the guard knows of a
@@ -66,7 +63,6 @@ class Role:
     """A program to keep alive. `ends`: exit code 0 means that it is done, if `is_done` says so; else it has died.
 
     `grace_s`: the time that it may take to end after SIGTERM. `servers`: the other roles need it until they are gone.
-    `forked`: its command is `python -P -m MODULE ARGUMENT...`, and the fork server, if there is one, forks it.
     """
 
     name: str
@@ -74,7 +70,6 @@ class Role:
     grace_s: float = 10.0
     ends: bool = False
     servers: bool = False
-    forked: bool = False
     is_done: Callable[[], bool] = lambda: True
 
 
@@ -93,14 +88,12 @@ Launch = Callable[[Role, Mapping[str, str], IO[bytes], IO[bytes]], RoleProcess]
 group to the guard, which reads the second file."""
 
 
-def spawn(
-    role: Role, environ: Mapping[str, str], log: IO[bytes], to_guard: IO[bytes], stdin: int = subprocess.DEVNULL
-) -> "subprocess.Popen[bytes]":
+def spawn(role: Role, environ: Mapping[str, str], log: IO[bytes], to_guard: IO[bytes]) -> "subprocess.Popen[bytes]":
     """The `Launch` that runs the role's command."""
     return subprocess.Popen(
         ["/bin/sh", "-c", ANNOUNCE, sign(role), *role.command],
         env=dict(environ),
-        stdin=stdin,
+        stdin=subprocess.DEVNULL,
         stdout=to_guard,
         stderr=log,
         # A Ctrl-C at the terminal is the supervisor's; it ends the roles in order.
@@ -115,7 +108,7 @@ def sign(role: Role) -> str:
 
 @dataclass(frozen=True)
 class RoleState:
-    """A role as a person sees it. One that waits for the fork server is alive; `deaths` counts all of its deaths."""
+    """A role as a person sees it; `deaths` counts all of its deaths."""
 
     name: str
     alive: bool
@@ -131,8 +124,6 @@ class Supervised:
         self.log = log
         self.process: RoleProcess | None = None
         self.done = False
-        self.waits = False
-        """Whether it is to start as soon as the fork server has imported what it needs."""
         self.deaths = 0
         """Deaths in a row (`RestartBackoff.ends_in_a_row`)."""
         self.all_deaths = 0
@@ -182,9 +173,7 @@ class Supervisor:
         launch: Launch = spawn,
         *,
         most_refusals: int = MOST_REFUSALS,
-        forked_with: str = "",
     ) -> None:
-        """`forked_with`: the module that the fork server imports; empty: there is none."""
         self.directory = directory
         self._environ = environ
         self._lock_deadline_s = lock_deadline_s
@@ -194,16 +183,12 @@ class Supervisor:
         self._roles: dict[str, Supervised] = {}
         self._lock: IO[str] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
-        self._forked_with = forked_with
-        self._fork_server: ForkServer | None = None
         self._interrupted = False
 
     def __enter__(self) -> Self:
         self.directory.mkdir(parents=True, exist_ok=True)
         self._lock = lock(self.directory, self._lock_deadline_s, self._environ.get("ECHO_QUEUE_CONFIG", "CONFIG"))
         self._guard = failpoints.step("spawn guard", partial(_spawn_guard, self._lock))
-        if self._forked_with and can_fork():
-            self._fork_server = self._start_fork_server()
         return self
 
     def __exit__(
@@ -211,8 +196,6 @@ class Supervisor:
     ) -> None:
         try:
             self.stop_all()
-            if self._fork_server:
-                self._fork_server.close()
         finally:
             assert self._guard and self._lock
             self._to_guard.close()
@@ -221,7 +204,7 @@ class Supervisor:
 
     def start(self, *roles: Role) -> None:
         for role in roles:
-            entry = self._roles[role.name] = Supervised(role, self._log_of(role.name))
+            entry = self._roles[role.name] = Supervised(role, self.directory / "logs" / f"{role.name}.log")
             self._start(entry)
 
     def tick(self) -> None:
@@ -268,12 +251,7 @@ class Supervisor:
 
     def states(self) -> list[RoleState]:
         return [
-            RoleState(
-                entry.role.name,
-                not entry.done and (entry.process is not None or entry.waits),
-                entry.all_deaths,
-                entry.done,
-            )
+            RoleState(entry.role.name, not entry.done and entry.process is not None, entry.all_deaths, entry.done)
             for entry in self._roles.values()
         ]
 
@@ -317,44 +295,13 @@ class Supervisor:
                     failpoints.step("signal role", send, (entry.role.name, number))
 
     def _start(self, entry: Supervised) -> None:
-        """Starts the role; while the fork server still imports what it needs, a later `tick` does."""
-        entry.waits = entry.role.forked and self._fork_server is not None and self._fork_server.importing()
-        if entry.waits:
-            return
-        entry.start(partial(self._fork_or_launch, entry.role))
+        entry.start(lambda log: self._launch(entry.role, self._environ, log, self._to_guard))
         self._report(sign(entry.role), entry)
-
-    def _fork_or_launch(self, role: Role, log: IO[bytes]) -> RoleProcess:
-        if role.forked and self._fork_server:
-            with suppress(NotForkedError):
-                return self._fork_server.fork(role.command, log, partial(self._tell_guard, sign(role)))
-        return self._launch(role, self._environ, log, self._to_guard)
-
-    def _start_fork_server(self) -> ForkServer | None:
-        """Returns None where it cannot be started."""
-        path = self._log_of("fork-server")
-        path.parent.mkdir(parents=True, exist_ok=True)
-
-        def start(command: tuple[str, ...], stdin: int) -> "subprocess.Popen[bytes]":
-            with path.open("wb") as log:
-                return spawn(Role("fork-server", command), self._environ, log, self._to_guard, stdin)
-
-        def gone(pid: int) -> None:
-            with suppress(BrokenPipeError):
-                self._tell_guard("-", pid)
-
-        try:
-            return failpoints.step("spawn fork server", partial(ForkServer, self._forked_with, start, gone))
-        except OSError:
-            return None
 
     @property
     def _to_guard(self) -> IO[bytes]:
         assert self._guard and self._guard.stdin
         return self._guard.stdin
-
-    def _log_of(self, name: str) -> Path:
-        return self.directory / "logs" / f"{name}.log"
 
     def _ended(self, entry: Supervised, code: int) -> None:
         lived_s = time.monotonic() - entry.started
@@ -381,11 +328,8 @@ class Supervisor:
 
     def _report(self, sign: str, entry: Supervised) -> None:
         with suppress(BrokenPipeError):
-            failpoints.step("tell guard", partial(self._tell_guard, sign, entry.group), (sign, entry.role.name))
-
-    def _tell_guard(self, sign: str, group: int | None) -> None:
-        """Raises `BrokenPipeError` where the guard is gone."""
-        self._to_guard.write(f"{sign} {group}\n".encode())
+            line = f"{sign} {entry.group}\n".encode()
+            failpoints.step("tell guard", partial(self._to_guard.write, line), (sign, entry.role.name))
 
 
 def _spawn_guard(lock: IO[str]) -> "subprocess.Popen[bytes]":

@@ -138,10 +138,9 @@ def test_the_program_of_a_placed_worker_begins_with_its_gpu_and_its_port(monkeyp
     run = config(rollout={"workers": 2}, weights={"peer_port": 29600}, learner={"device": "cpu"})
     _, second = workers(run, Path("run.toml"))
     assert second.command[:3] == ("env", "CUDA_VISIBLE_DEVICES=1", "ECHO_QUEUE_WEIGHTS__PEER_PORT=29601")
-    assert not second.forked
 
 
-def test_a_worker_that_has_nothing_of_its_own_may_be_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_has_nothing_of_its_own_begins_with_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(monkeypatch, 0)
     (only,) = workers(config(rollout={"workers": 1}), Path("run.toml"))
-    assert only.forked and only.command[1:3] == ("-P", "-m")
+    assert only.command[1:3] == ("-P", "-m")

@@ -8,10 +8,7 @@ from pathlib import Path
 
 import echo_queue
 
-OF_EXTRAS = (
-    *("reporting/plots/", "reporting/tensorboard.py", "weights/"),
-    *("launch/fork_server/model_roles.py", "launch/fork_server/program.py"),
-)
+OF_EXTRAS = ("reporting/plots/", "reporting/tensorboard.py", "weights/")
 """Modules that need the extras `report`, `tensorboard` and `torch`; and a folder, a part of which needs
 `torch`. The commands that list and verify weights import the rest of it."""
 

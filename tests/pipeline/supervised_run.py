@@ -103,11 +103,9 @@ class SupervisedRun:
         if role in ("redis", "store"):
             noted = self.config.run.dir / "services" / role / "lock"
             return int(noted.read_text()) if noted.exists() and noted.read_text().strip() else None
-        # Celery names itself in its own way as soon as it runs, since setproctitle is there.
+        # Celery names itself in its own way as soon as it runs, where setproctitle is installed.
         words = {"worker": {"workers"}, "celery": {"celery", "[celeryd:"}}.get(role, {role})
-        children = children_of(self.process.pid)
-        # The fork server's are roles, too; their words stand in one string.
-        roles = (pid for child in children for pid in (child, *children_of(child)))
+        roles = children_of(self.process.pid)
         return next((pid for pid in roles if words & {*" ".join(command_of(pid)).split()}), None)
 
     def stop(self) -> None:

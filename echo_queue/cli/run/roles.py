@@ -46,14 +46,9 @@ def workers(config: Config, path: Path) -> Iterator[Role]:
     for place in of_run(config):
         variables = tuple(place.variables())
         program = (*(("env", *variables) if variables else ()), *command("workers", path, "--name", place.name))
-        yield Role(place.name, program, grace_s=config.rollout.grace_s + 5, ends=True, forked=not variables)
+        yield Role(place.name, program, grace_s=config.rollout.grace_s + 5, ends=True)
 
 
 def learner(path: Path, is_done: Callable[[], bool]) -> Role:
     """Returns the learner. A signal to it alone ends it with 0 as well, though the run is not done."""
-    return Role("learner", tuple(command("learner", path)), grace_s=60.0, ends=True, forked=True, is_done=is_done)
-
-
-def forks(config: Config) -> bool:
-    """Returns whether learner and workers import the same packages; vLLM starts processes in ways of its own."""
-    return config.rollout.engine == "transformers"
+    return Role("learner", tuple(command("learner", path)), grace_s=60.0, ends=True, is_done=is_done)

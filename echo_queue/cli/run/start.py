@@ -20,7 +20,7 @@ from echo_queue.cli.redis_cli import monitor_line
 from echo_queue.cli.run.config import examine
 from echo_queue.cli.run.end import End, conclude, keep_answers, print_finished, print_stopped, print_stopping
 from echo_queue.cli.run.placement import ENVIRONMENT
-from echo_queue.cli.run.roles import base_model, celery, forks, learner, services, submission, workers
+from echo_queue.cli.run.roles import base_model, celery, learner, services, submission, workers
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
 from echo_queue.connections.endpoints import EMBEDDED, services_dir
@@ -36,7 +36,6 @@ from echo_queue.errors import (
 )
 from echo_queue.launch import collection
 from echo_queue.launch.problem_output import WARNING, print_problems
-from echo_queue.launch.roles import FORKED_WITH
 from echo_queue.launch.signals import ending
 from echo_queue.launch.supervisor import Role, Supervisor
 from echo_queue.queue import Monitor, Operator
@@ -74,7 +73,7 @@ def run(path: Path) -> int:
         print_finished(config, end)
         return DONE
     environ = {**ENVIRONMENT, **LOGGED, **os.environ, "ECHO_QUEUE_CONFIG": str(path.resolve())}
-    with Supervisor(config.run.dir, environ, forked_with=FORKED_WITH if forks(config) else "") as roles:
+    with Supervisor(config.run.dir, environ) as roles:
         outcome.forget(config)
         before = {number: signal.signal(number, roles.interrupt) for number in ending()}
         try:

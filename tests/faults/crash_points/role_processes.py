@@ -21,7 +21,6 @@ from echo_queue.config import Config
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import EchoQueueError, HopelessError
 from echo_queue.launch.backoff import RestartBackoff
-from echo_queue.launch.import_path import PYTHON
 from echo_queue.launch.signals import set_on_signals
 from echo_queue.launch.supervisor import Role, Supervisor
 from echo_queue.services import serve
@@ -37,7 +36,6 @@ from tests.faults.crash_points import rank_crashes
 from tests.faults.crash_points.forked_process import Forked
 from tests.faults.crash_points.forked_ranks import fork_ranks
 from tests.faults.history import served_versions
-from tests.source_code import ROOT
 from workers import leaser
 from workers.environments import child
 from workers.environments import scorer as scorer_module
@@ -181,15 +179,12 @@ def base_model(config: Config) -> None:
 
 
 def supervisor(directory: Path) -> None:
-    """A server, a role that ends, and one that is forked: what `echo-queue run` keeps, but for what they do."""
+    """A server, and a role that ends: what `echo-queue run` keeps, but for what they do."""
     note_pid = f"echo $$ >> {directory}/pids"
-    forked = (*PYTHON, "-m", "tests.faults.crash_points.forked_program", f"{directory}/pids")
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with Supervisor(directory, environ, lock_deadline_s=30.0, forked_with="json") as roles:
+    with Supervisor(directory, lock_deadline_s=30.0) as roles:
         roles.start(Role("server", ("/bin/sh", "-c", f"{note_pid}; exec sleep 600"), servers=True))
         roles.start(Role("ends", ("/bin/sh", "-c", f"{note_pid}; sleep 0.02"), ends=True))
-        roles.start(Role("forked", forked, ends=True, forked=True))
-        roles.wait(lambda: roles.done("ends") and roles.done("forked"), 60.0, "the roles that end")
+        roles.wait(lambda: roles.done("ends"), 60.0, "the role that ends")
         (directory / "over").touch()
 
 

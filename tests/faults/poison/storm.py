@@ -24,7 +24,6 @@ from echo_queue.config import toml_text
 from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import DONE, HOPELESS, EchoQueueError
-from echo_queue.launch.process_stat import processes_with
 from echo_queue.queue import PromptSet, Status, SubmitterQueue
 from echo_queue.queue.reasons import in_one_line
 from echo_queue.queue.types import DeadTask
@@ -35,6 +34,7 @@ from echo_queue.submission.sources.jsonl import JsonLinesSource
 from learner.recovery.checkpoint import trained_ids
 from tests.faults.poison import misbehaving, model, poisons
 from tests.learner.learner_harness import SimulatedWorker
+from tests.processes import processes_with
 
 SET_ROWS, LEAST_BACKLOG = 96, 32
 """The prompts of a set, and the backlog below which another set is submitted."""

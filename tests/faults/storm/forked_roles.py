@@ -18,10 +18,10 @@ from typing import IO, NoReturn
 
 from echo_queue.errors import EchoQueueError
 from echo_queue.launch.backoff import RestartBackoff
-from echo_queue.launch.process_stat import process_stat
 from echo_queue.launch.supervisor import Role, Supervisor, sign
 from tests.faults.crash_points.forked_process import POLL_S, Forked, run_child, set_process_name
 from tests.faults.storm.roles import run_role
+from tests.processes import process_stat
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 NEVER = 10**9
