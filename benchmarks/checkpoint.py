@@ -30,8 +30,8 @@ from benchmarks.verdict import conclude
 from echo_queue.connections.secrets import StoreKeys
 from echo_queue.connections.storage.endpoint import StoreEndpoint
 from echo_queue.connections.storage.object_store import ObjectStore
+from echo_queue.launch.servers.s3_server import S3Server
 from echo_queue.records import Version
-from echo_queue.services.s3_server import S3Server
 from learner.model.pieces import Piece
 from learner.ranks.team import Team
 from learner.recovery import checkpoint

@@ -19,10 +19,10 @@ import numpy as np
 import redis
 
 from benchmarks.verdict import print_verdict
+from echo_queue.launch.servers.redis_server import RedisServer
 from echo_queue.queue import Caller, Chunk, LearnerQueue, Operator, PromptSet, RunRules, SubmitterQueue, WorkerQueue
 from echo_queue.queue.payloads import Payloads
 from echo_queue.records import PartialGroup, PartialSample, PromptShard, Published, Span, Version
-from echo_queue.services.redis_server import RedisServer
 
 SAMPLES, NEW_TOKENS, GROUPS = 16, 2_000, 8
 TOKENS_PER_S, PROGRESS_S, WORKERS = 3_000, 2.0, 512

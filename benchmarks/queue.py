@@ -26,6 +26,7 @@ import redis
 
 from benchmarks import heartbeats, pipeline_rl
 from benchmarks.verdict import print_verdict
+from echo_queue.launch.servers.redis_server import RedisServer
 from echo_queue.queue import (
     Caller,
     Chunk,
@@ -40,7 +41,6 @@ from echo_queue.queue import (
 )
 from echo_queue.records import Group, PromptShard, Published, Sample, Span, Task, Version
 from echo_queue.records.group_codec import encode
-from echo_queue.services.redis_server import RedisServer
 
 SAMPLES, PROMPT_TOKENS, NEW_TOKENS = 8, 256, 1024
 TARGET_RATIO, TARGET_PIPELINE_RL, TARGET_BYTES = 0.6, 2.0, 80_000

@@ -38,9 +38,9 @@ from echo_queue.config import Config
 from echo_queue.connections.secrets import StoreKeys
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import DONE
+from echo_queue.launch.servers.s3_server import S3Server
 from echo_queue.models import shape_of
 from echo_queue.records import Version
-from echo_queue.services.s3_server import S3Server
 from learner.model import head
 from learner.model.loading import load_policy
 from learner.model.scorer import LOGITS_AT_ONCE

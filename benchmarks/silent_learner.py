@@ -26,8 +26,8 @@ from benchmarks.rows import Rows
 from benchmarks.verdict import conclude
 from echo_queue.config import Config, toml_text
 from echo_queue.errors import IDLE
+from echo_queue.file_lock import is_locked
 from echo_queue.fleet.state import Limits
-from echo_queue.launch.file_lock import is_locked
 from tests.fleet.fleet_harness import tables_of
 from tests.fleet.simulated import Pool, SimulatedFleet
 from tests.source_code import ROOT

@@ -25,8 +25,8 @@ from echo_queue import weights
 from echo_queue.config import Weights
 from echo_queue.connections.secrets import StoreKeys
 from echo_queue.connections.storage.object_store import ObjectStore
+from echo_queue.launch.servers.s3_server import S3Server
 from echo_queue.records import Published, Version
-from echo_queue.services.s3_server import S3Server
 from echo_queue.weights.layout import Share
 from echo_queue.weights.part_makers import PartMaker, RouteOrder
 

@@ -30,8 +30,8 @@ from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_redis
 from echo_queue.connections.endpoints import CELERY_PREFIX
+from echo_queue.launch.servers.serving import Services
 from echo_queue.queue import Caller, Operator, RunRules, SubmitterQueue
-from echo_queue.services.serving import Services
 
 if TYPE_CHECKING:
     import redis

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from echo_queue.file_lock import is_locked
 from echo_queue.fleet.drivers import LocalDriver
 from echo_queue.fleet.drivers.local import Command
 from echo_queue.fleet.drivers.protocol import Quote
-from echo_queue.launch.file_lock import is_locked
 from tests.processes import state_of
 from tests.waiting import wait_until
 

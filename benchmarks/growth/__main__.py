@@ -22,9 +22,9 @@ from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_redis, connect_store
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import EchoQueueError
+from echo_queue.launch.servers.serving import Services
 from echo_queue.queue import Caller, Monitor, Operator, SubmitterQueue
 from echo_queue.queue.orphans import Sweeper
-from echo_queue.services.serving import Services
 from learner.recovery import archive, checkpoint
 from tests.processes import process_stat
 

@@ -16,9 +16,9 @@ from benchmarks.laboratory.processes import spawn
 from benchmarks.laboratory.system import CommandError, run
 from echo_queue.connections.storage.endpoint import StoreEndpoint
 from echo_queue.errors import Problem
+from echo_queue.launch.servers.redis_server import find_program as find_redis
+from echo_queue.launch.servers.s3_server import find_program as find_rclone
 from echo_queue.queue import library
-from echo_queue.services.redis_server import find_program as find_redis
-from echo_queue.services.s3_server import find_program as find_rclone
 
 BUCKET = "laboratory"
 KEYS = ("LABORATORYLABORATORY", "laboratory")

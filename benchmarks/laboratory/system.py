@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
-from echo_queue.services.redis_server import find_program as find_redis
-from echo_queue.services.s3_server import find_program as find_rclone
+from echo_queue.launch.servers.redis_server import find_program as find_redis
+from echo_queue.launch.servers.s3_server import find_program as find_rclone
 
 COMMAND_S = 20.0
 PACKAGES = {"ip": "iproute2", "tc": "iproute2", "iperf3": "iperf3", "setpriv": "util-linux"}

@@ -19,8 +19,8 @@ from echo_queue.config import Weights
 from echo_queue.connections.secrets import StoreKeys
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import Problem, ServiceError
+from echo_queue.launch.servers.s3_server import S3Server
 from echo_queue.records import Version
-from echo_queue.services.s3_server import S3Server
 from echo_queue.weights import WeightPublisher
 from echo_queue.weights.layout import Share
 from echo_queue.weights.part_makers import PartMaker

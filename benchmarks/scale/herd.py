@@ -20,7 +20,7 @@ import orjson
 from benchmarks.laboratory import machine
 from benchmarks.scale import server as measured
 from benchmarks.scale.load import Child, Load
-from echo_queue.services.redis_server import RedisServer
+from echo_queue.launch.servers.redis_server import RedisServer
 
 LOOK_S, SETTLE_S = 0.2, 3.0
 PRIORITY = -15

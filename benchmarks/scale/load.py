@@ -13,7 +13,7 @@ import orjson
 import redis
 
 from echo_queue.config import Config
-from echo_queue.launch.server_process import HOST
+from echo_queue.launch.servers.server_process import HOST
 from echo_queue.queue import Caller
 from echo_queue.records import Group, Sample, Span, Task, Version
 from echo_queue.records.validation import GroupLimits

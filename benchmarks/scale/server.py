@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from echo_queue.launch.servers.redis_server import RedisServer
 from echo_queue.queue import library
-from echo_queue.services.redis_server import RedisServer
 
 SETTINGS = ("--maxclients", "20000")
 

@@ -17,10 +17,10 @@ import redis
 from benchmarks.scale import server as measured
 from benchmarks.scale.crowd import Crowd
 from benchmarks.scale.load import RUN, GroupMaker, configuration, limits
+from echo_queue.launch.servers.redis_server import RedisServer
 from echo_queue.queue import Caller, LearnerQueue, Monitor, Payloads
 from echo_queue.records import Version
 from echo_queue.records.validation import GroupValidator
-from echo_queue.services.redis_server import RedisServer
 from learner.batch_collector import Batch, BatchCollector
 
 EACH = 8

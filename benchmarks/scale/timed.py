@@ -7,8 +7,8 @@ from typing import Any, Self, TypeVar
 import redis
 
 from benchmarks.scale.server import busy_s
-from echo_queue.launch.server_process import HOST
-from echo_queue.services.redis_server import RedisServer
+from echo_queue.launch.servers.redis_server import RedisServer
+from echo_queue.launch.servers.server_process import HOST
 
 T = TypeVar("T")
 

@@ -109,7 +109,7 @@ def services(
     """Serve the embedded Redis and object store until SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S")
     if within_run:
-        from echo_queue.services import serve
+        from echo_queue.launch.servers import serve
 
         serve(load(config))
     else:

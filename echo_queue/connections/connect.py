@@ -30,10 +30,10 @@ from echo_queue.connections.endpoints import (
 )
 from echo_queue.connections.redis_errors import RefusedUserError, explain, may_pass, refused_users, refuses_user
 from echo_queue.connections.secrets import Role
+from echo_queue.connections.server_directory import ServerDirectory
 from echo_queue.connections.storage.errors import Unreachable
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import Problem, ServiceError
-from echo_queue.launch.server_process import ServerProcess
 
 SOCKET_TIMEOUT_S = 30.0
 """No command may block longer than this; the longest blocking read of a caller stays well below."""
@@ -148,7 +148,7 @@ def _raise_if_disk_full(config: Config) -> None:
 
     Such a server ends because it acknowledges nothing that it cannot keep.
     """
-    server = ServerProcess(services_dir(config) / "redis")
+    server = ServerDirectory(services_dir(config) / "redis")
     if config.redis.url == EMBEDDED and not server.alive() and server.disk_full:
         raise ServiceError(server.explain_end("Redis server")) from None
 

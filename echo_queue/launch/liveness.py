@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from echo_queue.errors import ConfigError, Problem
-from echo_queue.launch.file_lock import is_locked
+from echo_queue.file_lock import is_locked
 
 EVERY_S = 1.0
 LATE_S = 15.0

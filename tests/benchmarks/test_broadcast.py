@@ -18,7 +18,7 @@ from benchmarks.laboratory.figures import Arrival, Late, Outcome, Uploaded, seri
 from benchmarks.laboratory.network import LOCK, MEMORY, PREFIX, Network, address_of, namespace_of, shaping
 from benchmarks.laboratory.scenarios import FROZEN
 from benchmarks.laboratory.system import CommandError, run
-from echo_queue.launch.file_lock import is_locked
+from echo_queue.file_lock import is_locked
 from tests.waiting import wait_until
 
 MODULE = (sys.executable, "-m", "benchmarks.broadcast")

@@ -128,7 +128,7 @@ def test_two_ranks_share_a_model_and_offload() -> None:
 @pytest.mark.slow
 def test_a_stage_that_fails_takes_no_row_with_it(tmp_path: Path) -> None:
     """The store's server cannot be imported, which an update does not need."""
-    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['echo_queue.services.s3_server'] = None")
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['echo_queue.launch.servers.s3_server'] = None")
     few = ["--fake", "--repeats", "1", "--shapes", "fake", "--mixes", "8+24", "--ways", "ours", "transformers"]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.learner", *few, "--micro-tokens", "256", "--rows", tmp_path / "rows"],

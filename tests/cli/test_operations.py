@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from echo_queue.launch.servers.redis_server import RedisServer, User
 from echo_queue.queue import Heartbeat, Peer
 from echo_queue.queue.acl import rules
 from echo_queue.records import Version
-from echo_queue.services.redis_server import RedisServer, User
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import QueueHarness
 

@@ -29,7 +29,7 @@ HAS = {
     ("echo_queue/fleet/invitation/issuing.py", "docs/rights.md"): "\nWorker:\n",
     ("echo_queue/fleet/invitation/register.py", "docs/rights.md"): "Only `admin` may",
     ("echo_queue/queue/caller.py", "docs/rights.md"): "| role | may call |",
-    ("echo_queue/services/serving.py", "docs/rights.md"): "`redis.username` names the user",
+    ("echo_queue/launch/servers/serving.py", "docs/rights.md"): "`redis.username` names the user",
     ("echo_queue/capacity/simulation/setting.py", "docs/simulation.md"): "| key | default | meaning |",
     ("echo_queue/submission/declaration.py", "docs/configuration.md"): "## `[prompts]`",
     ("echo_queue/weights/ciphers.py", "docs/rights.md"): "run_keys",

@@ -15,9 +15,9 @@ from echo_queue.connections.connect import connect_redis
 from echo_queue.connections.secrets import StoreKeys
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import ConfigError, ServiceError
+from echo_queue.launch.servers.redis_server import RedisServer
+from echo_queue.launch.servers.s3_server import S3Server
 from echo_queue.queue import Caller, LearnerQueue, RunRules
-from echo_queue.services.redis_server import RedisServer
-from echo_queue.services.s3_server import S3Server
 
 TOML = """
 [run]

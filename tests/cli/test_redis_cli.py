@@ -9,7 +9,7 @@ import pytest
 
 from echo_queue.cli.redis_cli import monitor_line
 from echo_queue.config import Config
-from echo_queue.services.redis_server import RedisServer, User
+from echo_queue.launch.servers.redis_server import RedisServer, User
 
 
 @pytest.mark.parametrize(

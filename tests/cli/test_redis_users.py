@@ -9,7 +9,7 @@ from echo_queue.cli.run.redis_users import print_acl_file
 from echo_queue.config import Config
 from echo_queue.connections.secrets import ROLES
 from echo_queue.errors import ConfigError
-from echo_queue.services.redis_server import RedisServer
+from echo_queue.launch.servers.redis_server import RedisServer
 
 
 def config(username: str = "echo-{role}") -> Config:

@@ -18,10 +18,10 @@ from echo_queue.cli.transcript import Transcript, TranscriptPart, draw, transcri
 from echo_queue.config import Config
 from echo_queue.connections.secrets import StoreKeys
 from echo_queue.connections.storage.object_store import ObjectStore
+from echo_queue.launch.servers.s3_server import S3Server
 from echo_queue.queue import UpdateRecord
 from echo_queue.records import NOTHING, Observed, PartialGroup, PartialSample, Sample, Span, Tokens, Version
 from echo_queue.reporting.trained_groups import TrainedGroups
-from echo_queue.services.s3_server import S3Server
 from tests.cli.test_commands import block, echo_queue
 from tests.learner.synthetic import group, with_observed
 from tests.queue.clients import Clients

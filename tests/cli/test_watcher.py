@@ -15,12 +15,12 @@ from echo_queue.cli.inspect.status import _phase_shown
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_redis
 from echo_queue.connections.endpoints import services_dir
+from echo_queue.launch.servers.serving import Services
 from echo_queue.queue import Caller, Heartbeat, LearnerQueue, Operator, Payloads, RunRules, WorkerQueue
 from echo_queue.queue.keys import Keys
 from echo_queue.records import Version
 from echo_queue.reporting import outcome
 from echo_queue.reporting.metrics import MetricsLog
-from echo_queue.services.serving import Services
 from tests.cli.test_run_end import end
 from tests.synthetic import update
 

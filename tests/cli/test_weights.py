@@ -17,9 +17,9 @@ from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_store
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import EchoQueueError
+from echo_queue.launch.servers.serving import Services
 from echo_queue.queue import RunKeys, RunRules
 from echo_queue.records import Version
-from echo_queue.services.serving import Services
 from echo_queue.weights import Route, SignatureVerifier, Signer, WeightPublisher
 from echo_queue.weights.catalogue import catalogue
 from tests.queue.clients import Clients

@@ -14,9 +14,9 @@ from echo_queue.connections.endpoints import resolve
 from echo_queue.connections.redis_errors import explain, may_pass
 from echo_queue.connections.secrets import external_redis_password, external_store_keys
 from echo_queue.errors import ServiceError
-from echo_queue.services.inspection import inspect
-from echo_queue.services.redis_server import RedisServer, User, find_program
-from echo_queue.services.s3_server import S3Server
+from echo_queue.launch.servers.inspection import inspect
+from echo_queue.launch.servers.redis_server import RedisServer, User, find_program
+from echo_queue.launch.servers.s3_server import S3Server
 from echo_queue.submission.celery.app import build
 from echo_queue.submission.celery.messages import messages_waiting
 from tests.servers.ports import free_port

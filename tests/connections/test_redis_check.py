@@ -19,10 +19,10 @@ from echo_queue.connections.endpoints import CELERY_PREFIX
 from echo_queue.connections.redis_check import RedisFacts, judge, read_facts, unread
 from echo_queue.connections.secrets import Role
 from echo_queue.errors import ServiceError
+from echo_queue.launch.servers.inspection import inspect
+from echo_queue.launch.servers.redis_server import RedisServer
 from echo_queue.queue.acl import rules
 from echo_queue.records import Version
-from echo_queue.services.inspection import inspect
-from echo_queue.services.redis_server import RedisServer
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import QueueHarness
 from tests.servers.redis import KINDS, start_redis

@@ -12,7 +12,7 @@ from echo_queue.connections.storage.endpoint import StoreEndpoint
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.connections.store_check import WITHOUT_PUT_ONCE, check, examine
 from echo_queue.errors import ServiceError
-from echo_queue.services.inspection import inspect
+from echo_queue.launch.servers.inspection import inspect
 from tests.http_server import Asked, Reply, serving
 from tests.servers.s3 import BUCKET, Server
 

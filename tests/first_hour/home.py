@@ -11,8 +11,8 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from echo_queue.connections.secrets import StoreKeys
-from echo_queue.services.redis_server import RedisServer
-from echo_queue.services.s3_server import S3Server
+from echo_queue.launch.servers.redis_server import RedisServer
+from echo_queue.launch.servers.s3_server import S3Server
 from tests.servers.ports import free_port
 
 CONFIG = """

@@ -2,8 +2,8 @@
 
 `run` begins with the same examination (`tests/pipeline/test_broken.py`). Rows that are shown elsewhere: a Redis that is
 a replica (`tests/connections/test_redis_check.py`), a wrong password and a full disk (`tests/pipeline/test_broken.py`),
-a run that goes on already and roles that die (`tests/launch`), a port of the embedded servers that others took
-(`tests/services`), and one of `rollout.metrics_port`, after which the next is taken (`tests/engines/test_vllm.py`).
+a run that goes on already and roles that die (`tests/launch`), a port of the embedded servers that others took (its
+`servers`), and one of `rollout.metrics_port`, after which the next is taken (`tests/engines/test_vllm.py`).
 What only shows once rewards are computed: those that raise, hang, or are none end the run early
 (`tests/pipeline/test_dead.py`), and those that never differ are warned of (`tests/pipeline/test_constant_reward.py`).
 """
@@ -18,8 +18,8 @@ import pytest
 from echo_queue.cli import main
 from echo_queue.connections import store_check
 from echo_queue.connections.storage.object_store import ObjectStore
-from echo_queue.services.redis_server import RedisServer
-from echo_queue.services.s3_server import S3Server
+from echo_queue.launch.servers.redis_server import RedisServer
+from echo_queue.launch.servers.s3_server import S3Server
 from tests.cli.test_commands import block
 from tests.first_hour.failures import EVERY, OWN_SERVERS, Failure, Place
 from tests.first_hour.home import BUCKET, KEYS, Home, ServedHome

@@ -11,9 +11,9 @@ from echo_queue.connections import store_check
 from echo_queue.connections.endpoints import CELERY_PREFIX
 from echo_queue.connections.secrets import ROLES, StoreKeys
 from echo_queue.connections.storage.object_store import ObjectStore
+from echo_queue.launch.servers.redis_server import RedisServer, User
+from echo_queue.launch.servers.s3_server import S3Server
 from echo_queue.queue import RunRules, acl, library
-from echo_queue.services.redis_server import RedisServer, User
-from echo_queue.services.s3_server import S3Server
 from tests.first_hour.home import Home
 from tests.first_hour.test_before_the_start import CHECK, ends, problems
 from tests.queue.clients import Clients

@@ -14,9 +14,9 @@ from echo_queue.cli.inspect.live.watcher import monitor
 from echo_queue.cli.run.end import End, conclude
 from echo_queue.config import Config
 from echo_queue.errors import DONE, HOPELESS, EchoQueueError
+from echo_queue.launch.servers.redis_server import RedisServer
 from echo_queue.queue.dead_causes import check_end
 from echo_queue.reporting.metrics import MetricsLog
-from echo_queue.services.redis_server import RedisServer
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import RULES, QueueHarness
 from tests.synthetic import update

@@ -15,9 +15,9 @@ from echo_queue.fleet import controller as controller_module
 from echo_queue.fleet.drivers import DriverError, LocalDriver
 from echo_queue.fleet.memory_codec import decoded, encoded
 from echo_queue.fleet.state import Dismissal, Launch, Memory, Setback, Stage, Start
+from echo_queue.launch.servers.redis_server import RedisServer
 from echo_queue.queue import Caller, FleetQueue, Heartbeat, Monitor
 from echo_queue.records import Version
-from echo_queue.services.redis_server import RedisServer
 from tests.fleet.fleet_harness import FleetHarness, fleet_of
 from tests.killer import Killed, Killer
 from tests.queue.clients import Clients

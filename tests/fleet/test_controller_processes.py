@@ -15,8 +15,8 @@ from echo_queue.atomic_file import write_atomically
 from echo_queue.config import toml_text
 from echo_queue.fleet.memory_codec import decoded
 from echo_queue.fleet.state import Memory
+from echo_queue.launch.servers.redis_server import RedisServer
 from echo_queue.queue import library
-from echo_queue.services.redis_server import RedisServer
 from tests.fleet.fleet_harness import FleetHarness, tables_of
 from tests.queue.clients import Clients
 from tests.waiting import wait_until

@@ -9,9 +9,9 @@ import pytest
 from echo_queue.fleet.memory_codec import decoded, encoded
 from echo_queue.fleet.observation import all_busy, suspensions_of, workers_of
 from echo_queue.fleet.state import End, Learner, Leave, Machine, Memory, Start, State, Suspension, Worker
+from echo_queue.launch.servers.redis_server import RedisServer
 from echo_queue.queue import Heartbeat, WorkerStatus
 from echo_queue.records import Version
-from echo_queue.services.redis_server import RedisServer
 from tests.fleet.fleet_harness import FleetHarness, fleet_of
 from tests.fleet.test_decision import CHEAP, NOW_S, decided, fleet, of
 from tests.fleet.test_observation import TRAINS

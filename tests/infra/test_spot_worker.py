@@ -8,8 +8,8 @@ import orjson
 import pytest
 
 from echo_queue.connections.storage.object_store import ObjectStore
+from echo_queue.launch.servers.s3_server import S3Server
 from echo_queue.records import Version
-from echo_queue.services.s3_server import S3Server
 from tests.infra.conftest import Make, answers, booted, connected, redis_port, secret
 from tests.infra.machine import Machine
 from tests.infra.rendered import ROLES

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from echo_queue.connections.storage.object_store import ObjectStore
-from echo_queue.services.s3_server import S3Server
+from echo_queue.launch.servers.s3_server import S3Server
 from tests.infra.conftest import Make, booted
 from tests.infra.machine import Machine
 from tests.pipeline.supervised_run import TINY

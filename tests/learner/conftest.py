@@ -8,7 +8,7 @@ import torch
 
 from echo_queue.connections.secrets import StoreKeys
 from echo_queue.connections.storage.object_store import ObjectStore
-from echo_queue.services.s3_server import S3Server
+from echo_queue.launch.servers.s3_server import S3Server
 from tests.learner.learner_harness import LearnerHarness
 
 

@@ -15,10 +15,10 @@ from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import EchoQueueError
+from echo_queue.launch.servers.serving import Services
 from echo_queue.launch.signals import set_on_signals
 from echo_queue.queue import Chunk, Heartbeat, PromptSet, RunRules
 from echo_queue.records import Group, PromptShard, Sample, Span, Task, Version
-from echo_queue.services.serving import Services
 from tests.fork_server import PROCESSES
 from tests.learner.synthetic import VOCABULARY, tiny_model
 from tests.queue.clients import Clients

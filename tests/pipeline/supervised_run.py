@@ -17,10 +17,10 @@ from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError
+from echo_queue.launch.servers.serving import Services
 from echo_queue.queue import Status
 from echo_queue.queue.payloads import PARTIALS
 from echo_queue.reporting import metrics
-from echo_queue.services.serving import Services
 from learner.recovery.checkpoint import trained_ids
 from tests.processes import children_of, command_of
 from tests.waiting import wait_until

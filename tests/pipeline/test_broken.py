@@ -11,8 +11,8 @@ import pytest
 from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.connections.endpoints import store_endpoint
-from echo_queue.services.redis_server import RedisServer, User
-from echo_queue.services.serving import Services
+from echo_queue.launch.servers.redis_server import RedisServer, User
+from echo_queue.launch.servers.serving import Services
 from tests.cli.test_commands import block
 from tests.pipeline.supervised_run import TINY
 

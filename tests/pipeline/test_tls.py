@@ -14,8 +14,8 @@ import pytest
 from echo_queue.cli.redis_cli import monitor_line
 from echo_queue.connections.endpoints import CELERY_PREFIX
 from echo_queue.connections.secrets import ROLES
+from echo_queue.launch.servers.redis_server import RedisServer, User
 from echo_queue.queue import acl, library
-from echo_queue.services.redis_server import RedisServer, User
 from tests.pipeline.supervised_run import (
     TINY,
     SupervisedRun,

@@ -13,6 +13,7 @@ from echo_queue.cli.inspect.show import find
 from echo_queue.connections.secrets import ROLES, Role
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import Problem, ServiceError
+from echo_queue.launch.servers.redis_server import RedisServer
 from echo_queue.queue import (
     Chunk,
     FleetQueue,
@@ -28,7 +29,6 @@ from echo_queue.queue.acl import rules
 from echo_queue.queue.keys import Keys
 from echo_queue.records import PartialGroup, PromptShard, Published, Task, Version
 from echo_queue.records.group_codec import CodecError
-from echo_queue.services.redis_server import RedisServer
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import RULES, QueueHarness, group_of, partial_of
 from tests.waiting import wait_until

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from echo_queue.launch.servers.redis_server import RedisServer
 from echo_queue.queue import library
-from echo_queue.services.redis_server import RedisServer
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import RULES, QueueHarness
 from tests.waiting import wait_until

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from echo_queue.errors import ServiceError
+from echo_queue.launch.servers.redis_server import RedisServer
 from echo_queue.queue import Chunk, Heartbeat, PromptSet, diagnosis
 from echo_queue.records import Version
-from echo_queue.services.redis_server import RedisServer
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import RULES, QueueHarness
 

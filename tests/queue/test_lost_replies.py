@@ -8,9 +8,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from echo_queue.errors import ServiceError
+from echo_queue.launch.servers.redis_server import RedisServer
 from echo_queue.queue import Outcome
 from echo_queue.records import PartialGroup
-from echo_queue.services.redis_server import RedisServer
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import RULES, QueueHarness, group_of, partial_of
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from echo_queue.launch.servers.redis_server import RedisServer
 from echo_queue.queue import RunRules, library
 from echo_queue.queue.operator import SWEEP_MAX
-from echo_queue.services.redis_server import RedisServer
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import QueueHarness
 from tests.waiting import wait_until

@@ -7,10 +7,10 @@ import pytest
 from echo_queue.config import Config
 from echo_queue.connections.secrets import StoreKeys
 from echo_queue.connections.storage.object_store import ObjectStore
+from echo_queue.launch.servers.s3_server import S3Server
 from echo_queue.records import Group, Version
 from echo_queue.records.group_codec import CodecError, encode
 from echo_queue.reporting.trained_groups import TrainedGroups, in_directory, in_store
-from echo_queue.services.s3_server import S3Server
 from tests.learner.synthetic import group
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import redis
 
+from echo_queue.launch.servers.redis_server import RedisServer
 from echo_queue.queue import library
-from echo_queue.services.redis_server import RedisServer
 from tests.queue.clients import Clients
 
 KINDS = ("redis", "valkey")

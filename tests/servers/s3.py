@@ -16,7 +16,7 @@ import pytest
 from echo_queue.connections.secrets import StoreKeys
 from echo_queue.connections.storage.endpoint import StoreEndpoint
 from echo_queue.connections.storage.object_store import ObjectStore
-from echo_queue.services.s3_server import S3Server
+from echo_queue.launch.servers.s3_server import S3Server
 from tests.servers.swift import Swift
 
 BUCKET = "echo-queue"

@@ -17,10 +17,10 @@ from echo_queue.connections.endpoints import CELERY_PREFIX
 from echo_queue.connections.secrets import ROLES, StoreKeys
 from echo_queue.connections.storage.endpoint import StoreEndpoint
 from echo_queue.connections.storage.object_store import ObjectStore
+from echo_queue.launch.servers.redis_server import RedisServer, User
+from echo_queue.launch.servers.s3_server import S3Server
 from echo_queue.queue import RunRules, acl, library
 from echo_queue.records import PromptRow, Published, Task, Version
-from echo_queue.services.redis_server import RedisServer, User
-from echo_queue.services.s3_server import S3Server
 from echo_queue.submission.shards import ShardReader
 from tests.queue.clients import Clients
 

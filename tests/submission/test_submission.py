@@ -11,9 +11,9 @@ import pytest
 
 from echo_queue.config import Config
 from echo_queue.errors import ConfigError, DeadlineError, PromptError
+from echo_queue.launch.servers.redis_server import RedisServer
 from echo_queue.queue import Monitor
 from echo_queue.records import PromptRow, Version
-from echo_queue.services.redis_server import RedisServer
 from echo_queue.submission import Progress, arrival, submit
 from echo_queue.submission.celery.app import build
 from echo_queue.submission.declaration import choose, declare_and_send

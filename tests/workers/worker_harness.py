@@ -12,9 +12,9 @@ from transformers import AutoModelForCausalLM
 
 from echo_queue.config import Config, toml_text
 from echo_queue.connections.connect import connect_store
+from echo_queue.launch.servers.serving import Services
 from echo_queue.queue import Chunk, PromptSet, RunRules, Status
 from echo_queue.records import Group, Message, PromptRow, Published, Version
-from echo_queue.services.serving import Services
 from echo_queue.submission import shards
 from echo_queue.weights import Signer, WeightPublisher
 from learner.publication import signing_key

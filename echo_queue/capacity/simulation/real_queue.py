@@ -14,6 +14,7 @@ import numpy as np
 import redis
 
 from echo_queue.capacity.simulation.tier import Counts, Drained, Leased, Outcome, tokens_of
+from echo_queue.launch.servers.redis_server import RedisServer
 from echo_queue.queue import (
     Caller,
     Chunk,
@@ -39,7 +40,6 @@ from echo_queue.records import (
     Span,
     Version,
 )
-from echo_queue.services.redis_server import RedisServer
 
 CLOCK_KEY = "simulated_ms"
 CLOCK = "local time = redis.call('TIME')\n  return time[1] * 1000 + math.floor(time[2] / 1000)"

@@ -65,7 +65,7 @@ class Report(NamedTuple):
 def examine(path: Path, role: For = For.run) -> Report:
     """Reports on the file, and on all that `role` would meet here: model, packages, environment, prompts,
     directory and services."""
-    from echo_queue.services import inspect
+    from echo_queue.launch.servers import inspect
 
     config, problems = loading.examine(path)
     if config is None:

@@ -16,8 +16,8 @@ from echo_queue.config import Config, module_search
 from echo_queue.config.function_text import definition, missing_import
 from echo_queue.config.model import NAMED
 from echo_queue.errors import EchoQueueError, Problem, UnfitPromptError
+from echo_queue.file_lock import is_locked
 from echo_queue.fleet.invitation import machine
-from echo_queue.launch.file_lock import is_locked
 from echo_queue.launch.supervisor import LOCK
 from echo_queue.models.config_file import find
 from echo_queue.models.hub import reachable

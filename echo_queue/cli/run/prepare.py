@@ -4,12 +4,12 @@ import logging
 
 from rich.console import Console
 
-from echo_queue import services
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_redis
 from echo_queue.connections.endpoints import EMBEDDED
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.fleet.invitation.register import Register
+from echo_queue.launch import servers
 from echo_queue.launch.problem_output import WARNING
 
 
@@ -29,7 +29,7 @@ def prepare_servers(config: Config) -> None:
     handler.setFormatter(Signed())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    for done in services.prepare(config):
+    for done in servers.prepare(config):
         console.print(done)
     if config.redis.url != EMBEDDED:
         with connect_redis(config, "admin") as client:

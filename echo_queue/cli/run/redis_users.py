@@ -6,8 +6,8 @@ from typing import cast
 from echo_queue.config import Config
 from echo_queue.connections.secrets import OPTIONAL, ROLES, Role, external_redis_password
 from echo_queue.errors import ConfigError, Problem
-from echo_queue.services.redis_server import acl_file
-from echo_queue.services.serving import users
+from echo_queue.launch.servers.redis_server import acl_file
+from echo_queue.launch.servers.serving import users
 
 
 def print_acl_file(config: Config) -> None:

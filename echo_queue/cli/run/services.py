@@ -1,8 +1,8 @@
 """`services`, started by itself: what the queue says last is kept for those who ask once the services have ended."""
 
 from echo_queue.config import Config
+from echo_queue.launch.servers import serve
 from echo_queue.reporting import outcome
-from echo_queue.services import serve
 
 
 def serve_alone(config: Config) -> None:

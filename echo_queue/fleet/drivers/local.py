@@ -18,9 +18,9 @@ from typing import IO, Protocol
 
 from echo_queue import failpoints
 from echo_queue.errors import Problem
+from echo_queue.file_lock import is_locked, noting_itself
 from echo_queue.fleet.drivers.protocol import DriverError, Quote
 from echo_queue.fleet.state import Machine
-from echo_queue.launch.file_lock import is_locked, noting_itself
 
 HELD_S, POLL_S = 2.0, 0.01
 """The time for which a name's lock may be held before its holder has said its number."""

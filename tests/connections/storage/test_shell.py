@@ -13,7 +13,7 @@ from echo_queue.connections.storage.endpoint import StoreEndpoint
 from echo_queue.connections.storage.errors import DeniedError
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import Problem, ServiceError
-from echo_queue.services.s3_server import S3Server
+from echo_queue.launch.servers.s3_server import S3Server
 from tests.connections.storage.test_other_servers import error
 from tests.http_server import serving
 from tests.servers.s3 import BUCKET, Server

@@ -20,11 +20,11 @@ from echo_queue.config import Config
 from echo_queue.connections.endpoints import CELERY_PREFIX
 from echo_queue.connections.secrets import ROLES, StoreKeys
 from echo_queue.connections.storage.object_store import ObjectStore
+from echo_queue.launch.servers.redis_server import RedisServer, User
+from echo_queue.launch.servers.s3_server import S3Server
 from echo_queue.queue import Heartbeat, Peer, library
 from echo_queue.queue.acl import rules
 from echo_queue.records import Group, Sample, Span, Task, Version
-from echo_queue.services.redis_server import RedisServer, User
-from echo_queue.services.s3_server import S3Server
 from echo_queue.weights import Announcement, SignatureVerifier, WeightPublisher, read_manifest
 from learner.publication import signing_key
 from learner.recovery.manifest import CheckpointManifest

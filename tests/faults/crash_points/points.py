@@ -73,9 +73,8 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     "launcher": ("learner/ranks/launcher.py",),
     "base model": ("learner/base_model/*.py",),
     "services": (
-        "echo_queue/services/*.py",
+        "echo_queue/launch/servers/*.py",
         *(f"echo_queue/connections/{name}.py" for name in ("endpoints", "secrets")),
-        "echo_queue/launch/server_process.py",
         "echo_queue/launch/supervisor.py:lock",
         CONNECT,
     ),
@@ -119,7 +118,11 @@ KINDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "delete": (PROBE,),
         "puts_once": (PROBE,),
     },
-    "echo_queue/services/serving.py": {"create_bucket": ("the bucket",), "puts_once": (PROBE,), "elects_one": (PROBE,)},
+    "echo_queue/launch/servers/serving.py": {
+        "create_bucket": ("the bucket",),
+        "puts_once": (PROBE,),
+        "elects_one": (PROBE,),
+    },
 }
 """The kinds of object (`object_store.kind_of`) that each file's requests concern, by the store's method."""
 PAYLOAD_KINDS: Mapping[str, str] = {

@@ -21,9 +21,9 @@ from echo_queue.config import Config
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import EchoQueueError, HopelessError
 from echo_queue.launch.backoff import RestartBackoff
+from echo_queue.launch.servers import serve
 from echo_queue.launch.signals import set_on_signals
 from echo_queue.launch.supervisor import Role, Supervisor
-from echo_queue.services import serve
 from echo_queue.submission import submit
 from echo_queue.submission.celery.app import build
 from learner.__main__ import _train

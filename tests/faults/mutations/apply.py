@@ -32,7 +32,7 @@ AT_ONCE = 4
 DEADLINE_S, CONTROL_DEADLINE_S = 420, 2_400
 LOADS = """
 import sys; from pathlib import Path; from echo_queue.queue import library
-from echo_queue.services.redis_server import RedisServer
+from echo_queue.launch.servers.redis_server import RedisServer
 server = RedisServer(Path(sys.argv[1]), None)
 server.start()
 try: library.load(server.client())

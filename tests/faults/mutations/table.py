@@ -84,10 +84,10 @@ MUTATIONS = (
     Mutation(
         "everysec instead of always",
         "a machine that fails takes up to a second of acknowledged work with it",
-        "echo_queue/services/redis_server.py",
+        "echo_queue/launch/servers/redis_server.py",
         '"appendfsync": "always"',
         '"appendfsync": "everysec"',
-        ("tests/services/test_redis_server.py::test_each_write_is_on_disk_before_it_is_acknowledged",),
+        ("tests/launch/servers/test_redis_server.py::test_each_write_is_on_disk_before_it_is_acknowledged",),
     ),
     Mutation(
         "no check at drain",

@@ -24,10 +24,10 @@ from echo_queue.config import toml_text
 from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import DONE, HOPELESS, EchoQueueError
+from echo_queue.launch.servers.serving import Services
 from echo_queue.queue import PromptSet, Status, SubmitterQueue
 from echo_queue.queue.reasons import in_one_line
 from echo_queue.queue.types import DeadTask
-from echo_queue.services.serving import Services
 from echo_queue.submission import shards
 from echo_queue.submission.expand import expand
 from echo_queue.submission.sources.jsonl import JsonLinesSource

@@ -22,10 +22,10 @@ from echo_queue.connections.storage import client as store_client
 from echo_queue.connections.storage import object_store as store_module
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import DeadlineError, ServiceError
+from echo_queue.launch.servers.redis_server import RedisServer, User
+from echo_queue.launch.servers.s3_server import S3Server
 from echo_queue.queue import RunRules, acl, caller, events, library
 from echo_queue.reporting import metrics
-from echo_queue.services.redis_server import RedisServer, User
-from echo_queue.services.s3_server import S3Server
 from echo_queue.submission import submit
 from learner.recovery import checkpoint
 from learner.training_loop import train

@@ -21,9 +21,9 @@ from echo_queue.connections.storage import client as store_client
 from echo_queue.connections.storage import object_store as store_module
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import ServiceError, SetBackError
+from echo_queue.launch.servers.redis_server import RedisServer
 from echo_queue.queue import caller, library
 from echo_queue.records import Version
-from echo_queue.services.redis_server import RedisServer
 from learner.recovery import checkpoint
 from learner.recovery.manifest import CheckpointManifest
 from tests.faults.proxy import http1, proxy, resp

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from echo_queue.errors import FencedError, SetBackError
+from echo_queue.launch.servers.redis_server import RedisServer
 from echo_queue.queue import Chunk, FleetQueue, Heartbeat, PromptSet, RunRules, UpdateRecord, WorkerOrder
 from echo_queue.queue.caller import Caller
 from echo_queue.records import BASE, PartialGroup, PromptShard, Published, Task, Version, partial_codec
-from echo_queue.services.redis_server import RedisServer
 from tests.faults.reference_machine.reference import FENCED, SET_BACK, PartialSample, Reference, Refused
 from tests.faults.reference_machine.snapshot import WORKERS, expected, look
 from tests.queue.clients import Clients

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import HealthCheck, settings
 
-from echo_queue.services.redis_server import RedisServer
+from echo_queue.launch.servers.redis_server import RedisServer
 from tests.faults.reference_machine.machine import Machine
 from tests.tiers import whole
 

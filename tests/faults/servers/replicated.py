@@ -12,8 +12,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from echo_queue.launch.servers.redis_server import RedisServer
 from echo_queue.queue import library
-from echo_queue.services.redis_server import RedisServer
 from tests.faults.proxy.proxy import Proxy, Raw
 from tests.faults.proxy.resp import Resp
 

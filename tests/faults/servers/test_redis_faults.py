@@ -20,14 +20,14 @@ from echo_queue.config import Config
 from echo_queue.connections.connect import connect_redis
 from echo_queue.errors import ServiceError
 from echo_queue.launch.backoff import RestartBackoff
+from echo_queue.launch.servers.redis_server import RedisServer
+from echo_queue.launch.servers.serving import Services
 from echo_queue.queue import Outcome
 from echo_queue.records import Version
-from echo_queue.services.redis_server import RedisServer
-from echo_queue.services.serving import Services
+from tests.launch.servers.conftest import small_disk  # noqa: F401
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import RULES, QueueHarness, group_of
 from tests.servers.redis import KINDS, start_redis
-from tests.services.conftest import small_disk  # noqa: F401
 from tests.waiting import wait_until
 
 REWRITES = 5

@@ -18,11 +18,11 @@ from echo_queue.connections.connect import connect_redis, connect_store
 from echo_queue.connections.secrets import StoreKeys
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import ServiceError, SetBackError
+from echo_queue.launch.servers.s3_server import S3Server
 from echo_queue.queue import Chunk, Outcome, PromptSet, RunRules
 from echo_queue.queue.caller import Replicas
 from echo_queue.records import PromptShard, Version
 from echo_queue.reporting import metrics
-from echo_queue.services.s3_server import S3Server
 from learner.recovery import checkpoint
 from learner.training_loop import train
 from tests.faults.servers.replicated import Replicated

@@ -14,10 +14,10 @@ from typing import Any
 
 from echo_queue.atomic_file import write_atomically
 from echo_queue.config import toml_text
+from echo_queue.file_lock import is_locked
 from echo_queue.fleet import accounts, controller, opening
 from echo_queue.fleet.drivers import LocalDriver
 from echo_queue.fleet.drivers.local import Launch
-from echo_queue.launch.file_lock import is_locked
 from tests.faults.history import machines
 from tests.faults.history.machines import Caps
 from tests.faults.storm.settings import POOLS

@@ -21,7 +21,7 @@ from echo_queue.connections.connect import connect_store
 from echo_queue.errors import DONE, HOPELESS, EchoQueueError
 from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.launch.problem_output import print_problems
-from echo_queue.services import serving
+from echo_queue.launch.servers import serving
 from learner.ranks import launcher
 from tests.faults.crash_points.forked_process import set_process_name
 from tests.faults.crash_points.forked_ranks import fork_ranks

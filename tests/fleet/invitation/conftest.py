@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 
 from echo_queue.cli.commands import app
 from echo_queue.fleet.invitation.home import Home
-from echo_queue.services.serving import prepare
+from echo_queue.launch.servers.serving import prepare
 from echo_queue.weights import Signer
 from learner.publication import signing_key
 from tests.fleet.invitation.inviting_run import VARIABLES, InvitingRun, inviting_run

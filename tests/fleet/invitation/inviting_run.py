@@ -13,9 +13,9 @@ from echo_queue.config import Config, toml_text
 from echo_queue.config.loading import load
 from echo_queue.connections.secrets import ROLES
 from echo_queue.connections.storage.object_store import ObjectStore
-from echo_queue.services.redis_server import RedisServer
-from echo_queue.services.s3_server import S3Server
-from echo_queue.services.serving import users
+from echo_queue.launch.servers.redis_server import RedisServer
+from echo_queue.launch.servers.s3_server import S3Server
+from echo_queue.launch.servers.serving import users
 from tests.servers.ports import free_port
 from tests.servers.s3 import BUCKET, KEYS
 from tests.servers.tls import certify, tls_words

@@ -10,8 +10,8 @@ from redis.exceptions import NoPermissionError
 from redis.retry import Retry
 
 from echo_queue.fleet.invitation.register import Guest, Register, entry_of, guest_user, worker_user
+from echo_queue.launch.servers.redis_server import RedisServer
 from echo_queue.queue.keys import InvitationKeys, Keys
-from echo_queue.services.redis_server import RedisServer
 from tests.waiting import wait_until
 
 ID, GRANT, KEY = "0123456789ab", b"the grant", "ab" * 32

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.checkpoint import RUN, SLACK_BYTES, measured
 from echo_queue.connections.storage.object_store import ObjectStore
-from echo_queue.services.s3_server import S3Server
+from echo_queue.launch.servers.s3_server import S3Server
 from learner.recovery.state_files import THREADS
 
 GIGABYTES, FILE_BYTES = 0.25, 8 << 20

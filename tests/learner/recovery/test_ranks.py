@@ -19,8 +19,8 @@ from echo_queue.config import Learner
 from echo_queue.connections.storage.endpoint import StoreEndpoint
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import DeadlineError, EchoQueueError, ServiceError
+from echo_queue.launch.servers.s3_server import S3Server
 from echo_queue.records import Version
-from echo_queue.services.s3_server import S3Server
 from learner.model.loading import prepare
 from learner.model.pieces import Piece
 from learner.model.policy import Policy

@@ -11,8 +11,8 @@ from torch import Tensor
 from echo_queue.config import Weights
 from echo_queue.connections.secrets import StoreKeys
 from echo_queue.connections.storage.object_store import ObjectStore
+from echo_queue.launch.servers.s3_server import S3Server
 from echo_queue.records import Version
-from echo_queue.services.s3_server import S3Server
 from echo_queue.weights import Announcement, Manifest, SignatureVerifier, WeightPublisher
 from echo_queue.weights.manifest import manifest_key
 from tests.weights.published_weights import CHUNK_KEY, SIGNER

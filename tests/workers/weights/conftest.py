@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from echo_queue.connections.storage.object_store import ObjectStore
-from echo_queue.services.redis_server import RedisServer
+from echo_queue.launch.servers.redis_server import RedisServer
 from tests.queue.clients import Clients
 from tests.servers.redis import start_redis
 from tests.servers.s3 import BUCKET, Server, server_of

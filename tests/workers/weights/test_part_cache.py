@@ -13,7 +13,7 @@ import pytest
 from echo_queue.errors import ServiceError
 from echo_queue.records import Version
 from echo_queue.weights.manifest import Part, Route
-from tests.services.conftest import small_disk  # noqa: F401
+from tests.launch.servers.conftest import small_disk  # noqa: F401
 from tests.workers.weights.peer_harness import CHUNK, DEADLINE_S, part_of, random_parts
 from workers.weights.cache.cache_folder import LOCK
 from workers.weights.cache.part_cache import PartCache

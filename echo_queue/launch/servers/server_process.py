@@ -7,7 +7,6 @@ another. The server's output goes to `<dir>/log`.
 
 import fcntl
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -20,24 +19,17 @@ from typing import IO
 
 from echo_queue import failpoints
 from echo_queue.atomic_file import write_atomically
+from echo_queue.connections.server_directory import ServerDirectory
 from echo_queue.errors import DeadlineError, Problem, ServiceError
+from echo_queue.file_lock import noting_itself
 from echo_queue.launch import log_file
-from echo_queue.launch.file_lock import is_locked, noting_itself
 
 HOST = "127.0.0.1"
 PORT_ATTEMPTS = 3
 PORT_TAKEN = "address already in use"
 """The log's words, in lower case, when another program took the port between our check and the server's start."""
-DISK_FULL_SIGNS = (
-    "No space left",
-    "no space left",
-    "Short write while writing to the AOF",
-    "Can't recover from AOF write error",
-    "File too large",
-)
 POLL_S = 0.02
 GONE_S = 30.0
-LOG_TAIL_BYTES = 4096
 
 
 Ready = Callable[[], None]
@@ -46,15 +38,13 @@ Probe = Callable[[], str]
 """Asks the server at `port` once: empty if it serves, else why not yet. Raises `ServiceError` if it never will."""
 
 
-class ServerProcess:
+class ServerProcess(ServerDirectory):
     """The server of one directory; `port` and `pid` are known once it was joined or launched."""
 
     def __init__(self, directory: Path) -> None:
-        self.dir = directory.resolve()
-        self.log = self.dir / "log"
+        super().__init__(directory)
         self.pid: int | None = None
         self.port = 0
-        self._lock = self.dir / "lock"
         self._port = self.dir / "port"
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -121,17 +111,17 @@ class ServerProcess:
         Raises `DeadlineError` if the lock's holder does not write its pid in time.
         """
         give_up = time.monotonic() + deadline_s
-        while self._held():
-            noted = self._lock.read_text().strip()
+        while super().alive():
+            noted = self.lock.read_text().strip()
             if noted:
                 self.pid = int(noted)
                 return True
             if time.monotonic() > give_up:
                 raise DeadlineError(
                     Problem(
-                        str(self._lock),
+                        str(self.lock),
                         "is held, but names no process",
-                        f"find the holder with `fuser {self._lock}`, and end it",
+                        f"find the holder with `fuser {self.lock}`, and end it",
                     )
                 )
             time.sleep(POLL_S)
@@ -141,7 +131,7 @@ class ServerProcess:
         """Starts `argv` in the directory, without waiting for it to be ready."""
         self.dir.mkdir(parents=True, exist_ok=True)
         log_file.keep_short(self.log)
-        with self._lock.open("a+") as lock, self.log.open("ab") as log:
+        with self.lock.open("a+") as lock, self.log.open("ab") as log:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             lock.truncate(0)
             words = os.environ if environ is None else environ
@@ -152,7 +142,7 @@ class ServerProcess:
         self, argv: Sequence[str], environ: Mapping[str, str], log: IO[bytes], lock: IO[str]
     ) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
-            noting_itself(str(self._lock), argv),
+            noting_itself(str(self.lock), argv),
             cwd=self.dir,
             env=dict(environ),
             stdin=subprocess.DEVNULL,
@@ -162,8 +152,8 @@ class ServerProcess:
         )
 
     def alive(self) -> bool:
-        """True while the server runs."""
-        return self._child.poll() is None if self._child else self._held()
+        """True while the server runs, whoever started it."""
+        return self._child.poll() is None if self._child else super().alive()
 
     def end(self, grace_s: float) -> None:
         """Sends SIGTERM, and SIGKILL after `grace_s`. Returns when the server is gone."""
@@ -177,28 +167,6 @@ class ServerProcess:
             what = f"its server (pid {self.pid}) was killed and has not ended in {GONE_S:.0f} s"
             raise DeadlineError(Problem(str(self.dir), what, "see what holds it: perhaps a disk that hangs"))
         self._child = self.pid = None
-
-    def log_tail(self) -> str:
-        """Returns the last lines of the server's log."""
-        try:
-            with self.log.open("rb") as log:
-                log.seek(max(0, self.log.stat().st_size - LOG_TAIL_BYTES))
-                return log.read().decode("utf-8", "replace").strip()
-        except OSError:
-            return ""
-
-    @property
-    def disk_full(self) -> bool:
-        """True if the last lines of its log tell of a full disk, or its disk is too full for the log to tell."""
-        return any(sign in self.log_tail() for sign in DISK_FULL_SIGNS) or self._no_space()
-
-    def explain_end(self, what: str) -> Problem:
-        """Explains from the last lines of its log why the server, which a person calls `what`, ended."""
-        if self.disk_full:
-            return Problem(str(self.dir), f"the {what} ended because its disk is full", "free space, then start again")
-        lines = [line for line in self.log_tail().splitlines() if line.strip()]
-        reason = " | ".join(lines[-3:]) or "its log is empty"
-        return Problem(str(self.dir), f"the {what} ended: {reason}", f"see {self.log}")
 
     def _signal_and_wait(self, number: signal.Signals, grace_s: float) -> None:
         if self.pid is None or not self.alive():
@@ -215,12 +183,6 @@ class ServerProcess:
             with suppress(OSError):
                 return free_port(int(self._port.read_text()))
         return free_port()
-
-    def _held(self) -> bool:
-        return self._lock.exists() and is_locked(self._lock)
-
-    def _no_space(self) -> bool:
-        return self.dir.exists() and shutil.disk_usage(self.dir).free < LOG_TAIL_BYTES
 
 
 def free_port(wanted: int = 0) -> int:

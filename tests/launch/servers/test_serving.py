@@ -24,13 +24,13 @@ from echo_queue.connections.secrets import ROLES, Role
 from echo_queue.connections.verdict import Verdict
 from echo_queue.errors import ServiceError
 from echo_queue.launch.backoff import RestartBackoff
-from echo_queue.launch.server_process import ServerProcess
+from echo_queue.launch.servers import serving
+from echo_queue.launch.servers.inspection import inspect
+from echo_queue.launch.servers.redis_server import RedisServer
+from echo_queue.launch.servers.server_process import ServerProcess
+from echo_queue.launch.servers.serving import Services
 from echo_queue.launch.supervisor import RunningError
 from echo_queue.queue import Caller, Monitor
-from echo_queue.services import serving
-from echo_queue.services.inspection import inspect
-from echo_queue.services.redis_server import RedisServer
-from echo_queue.services.serving import Services
 from tests.servers.s3 import BUCKET, KEYS, Server
 from tests.waiting import DEADLINE_S, wait_until
 

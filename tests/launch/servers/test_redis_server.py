@@ -14,9 +14,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from echo_queue.errors import ServiceError
-from echo_queue.launch import server_process
-from echo_queue.services import redis_server
-from echo_queue.services.redis_server import RedisServer, User, find_program
+from echo_queue.launch.servers import redis_server, server_process
+from echo_queue.launch.servers.redis_server import RedisServer, User, find_program
 from tests.waiting import DEADLINE_S, wait_until
 
 USERS = (User("admin", "secret", "~* &* +@all"), User("reader", "other", "%R~* -@all +@read +ping"))

@@ -25,20 +25,20 @@ def serve(
     `once_ready` is called once they answer, and `before_end` while they still do.
     """
     # Imported here and below, so that importing this package stays light.
-    from echo_queue.services.serving import serve
+    from echo_queue.launch.servers.serving import serve
 
     serve(config, stop, once_ready=once_ready, before_end=before_end)
 
 
 def prepare(config: "Config") -> "Iterator[str]":
     """Makes servers of the user's own ready for the run, and yields what was done."""
-    from echo_queue.services.serving import prepare
+    from echo_queue.launch.servers.serving import prepare
 
     return prepare(config)
 
 
 def inspect(config: "Config", roles: "Sequence[Role] | None" = None) -> "Verdict":
     """Returns every problem with both services, as `roles` would meet them: those of a whole run if none are given."""
-    from echo_queue.services.inspection import RUN, inspect
+    from echo_queue.launch.servers.inspection import RUN, inspect
 
     return inspect(config, RUN if roles is None else roles)

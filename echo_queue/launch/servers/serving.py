@@ -23,13 +23,13 @@ from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.launch.liveness import LivenessThread
+from echo_queue.launch.servers import s3_server
+from echo_queue.launch.servers.redis_server import RedisServer, User
+from echo_queue.launch.servers.s3_server import S3Server
 from echo_queue.launch.signals import set_on_signals
 from echo_queue.launch.supervisor import lock
 from echo_queue.queue import Admin, Caller, RunRules
 from echo_queue.queue.acl import rules
-from echo_queue.services import s3_server
-from echo_queue.services.redis_server import RedisServer, User
-from echo_queue.services.s3_server import S3Server
 
 WATCH_S = 0.1
 READY_S = 5.0

@@ -21,7 +21,7 @@ from redis.retry import Retry
 from echo_queue import failpoints
 from echo_queue.atomic_file import write_atomically
 from echo_queue.errors import Problem, ServiceError
-from echo_queue.launch.server_process import HOST, Ready, ServerProcess
+from echo_queue.launch.servers.server_process import HOST, Ready, ServerProcess
 
 START_DEADLINE_S = 60.0
 STOP_GRACE_S = 10.0

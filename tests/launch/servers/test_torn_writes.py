@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue.services.redis_server import RedisServer, User
+from echo_queue.launch.servers.redis_server import RedisServer, User
 
 ADMIN = User("admin", "secret", "~* &* +@all")
 MOVE = "for place = 1, #ARGV do redis.call('SET', ARGV[place], place) end"

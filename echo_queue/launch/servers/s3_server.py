@@ -20,7 +20,7 @@ from echo_queue import failpoints
 from echo_queue.connections.secrets import StoreKeys
 from echo_queue.connections.storage.endpoint import StoreEndpoint
 from echo_queue.errors import Problem, ServiceError
-from echo_queue.launch.server_process import HOST, ServerProcess
+from echo_queue.launch.servers.server_process import HOST, ServerProcess
 
 START_DEADLINE_S = 15.0
 STOP_GRACE_S = 10.0

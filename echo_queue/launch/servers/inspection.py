@@ -18,10 +18,10 @@ from echo_queue.connections.storage.errors import Unreachable
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.connections.verdict import Verdict
 from echo_queue.errors import Problem, ServiceError
-from echo_queue.launch.server_process import ServerProcess
+from echo_queue.launch.servers import s3_server
+from echo_queue.launch.servers.redis_server import find_program
+from echo_queue.launch.servers.server_process import ServerProcess
 from echo_queue.queue.keys import Keys
-from echo_queue.services import s3_server
-from echo_queue.services.redis_server import find_program
 
 CONNECT_S = 2.0
 RUN: tuple[Role, ...] = ("learner", "worker", "submitter", "celery", "monitor")
