@@ -13,10 +13,9 @@ from safetensors import safe_open
 from torch import Tensor
 from torch.nn import Parameter
 from transformers import PreTrainedModel
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
-from transformers.utils.hub import get_checkpoint_shard_files
 
 from echo_queue.errors import ConfigError, Problem
+from echo_queue.models.weight_files import weight_files
 from learner.model.lora.adapters import base_name
 from learner.model.sharding import first_row, local
 from learner.model.stored_tensors import Stored, StoredTensor, stack_experts
@@ -36,7 +35,7 @@ class WeightFiles:
     @classmethod
     def find(cls, folder: str) -> "WeightFiles":
         """Finds the files of a model's folder. Raises `OSError`."""
-        tensors = {tensor.name: tensor for file in files_of(folder) for tensor in _contents(file)}
+        tensors = {tensor.name: tensor for file in weight_files(folder) for tensor in _contents(file)}
         return cls(folder, stack_experts(tensors))
 
     def check(self, model: PreTrainedModel) -> None:
@@ -96,16 +95,6 @@ def _parameters(model: PreTrainedModel) -> list[tuple[list[str], Parameter]]:
         if name := base_name(given):
             names[parameter].append(name)
     return [(listed, parameter) for parameter, listed in names.items()]
-
-
-def files_of(folder: str) -> list[Path]:
-    """Returns the files of weights in a model's folder. Raises `OSError` if there are none, or some are missing."""
-    single, index = Path(folder, SAFE_WEIGHTS_NAME), Path(folder, SAFE_WEIGHTS_INDEX_NAME)
-    if single.is_file():
-        return [single]
-    if not index.is_file():
-        raise OSError("it has no safetensors files")
-    return [Path(file) for file in get_checkpoint_shard_files(folder, str(index))[0]]
 
 
 def open_to_readers(folder: Path) -> None:

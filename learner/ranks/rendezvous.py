@@ -18,7 +18,7 @@ from echo_queue import __version__
 from echo_queue.config import Config
 from echo_queue.config.keys import MACHINE, Key, keys_of, value_of
 from echo_queue.errors import ConfigError, Problem
-from learner.ranks.fingerprint import fingerprint
+from echo_queue.models.fingerprint import fingerprint
 from learner.ranks.place import LISTENER, Place
 from learner.ranks.team import OtherRankError, RankLostError, Team
 

@@ -21,6 +21,7 @@ from echo_queue.fleet.invitation import machine
 from echo_queue.launch.supervisor import LOCK
 from echo_queue.models.config_file import find
 from echo_queue.models.hub import reachable
+from echo_queue.models.weight_files import INDEX, SINGLE
 
 if TYPE_CHECKING:
     from echo_queue.connections.secrets import Role
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
 """Any of these files makes a folder one with a tokenizer."""
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
-"""Either file makes a folder one with weights that a learner can read."""
 HUB_MODEL = '"Qwen/Qwen3-0.6B"'
 ENVIRONMENT_PACKAGES = {
     "reasoning-gym": ("reasoning_gym", "environments"),
@@ -159,8 +158,8 @@ def _model(config: Config, role: For) -> Iterator[Problem]:
         return
     if not any((folder / name).is_file() for name in TOKENIZERS):
         yield Problem("model.base", f"{base} has no tokenizer", "copy the tokenizer's files into the folder")
-    if role is not For.submitter and not any((folder / name).is_file() for name in WEIGHTS):
-        what = f"{base} has no weights ({' or '.join(WEIGHTS)})"
+    if role is not For.submitter and not any((folder / name).is_file() for name in (SINGLE, INDEX)):
+        what = f"{base} has no weights ({SINGLE} or {INDEX})"
         yield Problem("model.base", what, "copy them into the folder, or save the model again as safetensors")
 
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from blake3 import blake3
-from transformers.utils import CONFIG_NAME
 
 from echo_queue.config import Config
+from echo_queue.models.config_file import FILE
 from echo_queue.models.hub import base_folder
-from learner.model.weight_files import files_of
+from echo_queue.models.weight_files import weight_files
 
 SAMPLES, SAMPLE_BYTES = 16, 64 << 10
 MOST_HEADER_BYTES = 100_000_000
@@ -23,8 +23,8 @@ def fingerprint(config: Config) -> str:
     """Returns the fingerprint of the run's base model, which is downloaded if need be; or why there is none."""
     try:
         folder = base_folder(config)
-        digest = blake3((Path(folder) / CONFIG_NAME).read_bytes())
-        files = sorted(files_of(folder))
+        digest = blake3((Path(folder) / FILE).read_bytes())
+        files = sorted(weight_files(folder))
     except OSError as error:
         return f"none: {str(error).splitlines()[0]}"
     for file in files:

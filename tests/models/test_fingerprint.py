@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from echo_queue.config import Config
-from learner.ranks.fingerprint import fingerprint
+from echo_queue.models.fingerprint import fingerprint
 from tests.learner.learner_harness import make_base
 
 WEIGHTS = "model.safetensors"
