@@ -11,9 +11,9 @@ from echo_queue.queue import Status
 from echo_queue.queue.pool_status import Arrival, arrival_of, pools_of
 from echo_queue.records import Group, Version
 from echo_queue.reporting.metrics import SETS, UpdateMetrics
-from learner.old_logprobs import OldFigures
 from learner.ranks.order import Order
 from learner.update import UpdateResult
+from learner.update.old_logprobs import OldFigures
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ Mask = npt.NDArray[np.bool_]
 class SampleRow:
     """A sample to train: T tokens, their behaviour log-probabilities, which of them the model drew (all [T]), and the
     sample's advantage. `weight`: that of each of its tokens in the loss. `spans`: the versions that drew them.
-    `old_logprobs` [T]: what `learner.old_logprobs` found, if the loss needs it."""
+    `old_logprobs` [T]: what `learner.update.old_logprobs` found, if the loss needs it."""
 
     tokens: Tokens
     behaviour: Logprobs

@@ -20,8 +20,8 @@ from learner.batch.mini_batches import mini_batches
 from learner.batch.prepare import prepare
 from learner.model.loading import prepare as for_scorer
 from learner.model.policy import Policy
-from learner.passes import Passes
 from learner.update import UpdateResult, learn
+from learner.update.passes import Passes
 from tests.learner.states import restore, state_of
 from tests.learner.synthetic import group, tiny_model
 

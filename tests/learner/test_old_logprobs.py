@@ -23,9 +23,9 @@ from learner.model.lora.adapters import Adapters
 from learner.model.past_versions import PastVersions
 from learner.model.policy import Policy
 from learner.model.sharding import local
-from learner.old_logprobs import with_old_logprobs
-from learner.passes import Passes
 from learner.update import learn
+from learner.update.old_logprobs import with_old_logprobs
+from learner.update.passes import Passes
 from tests.learner.states import restore, state_of
 from tests.learner.synthetic import group, tiny_model
 

@@ -55,8 +55,8 @@ def forward_passes(config: Config) -> float:
     """Returns how many times the tokens of an update pass the model without a gradient.
 
     They do so once for the KL term's base model, once for M2PO's limit, and for decoupled PPO's proximal policy in all
-    mini-batches but the first (`learner.passes`). For the anchor `old` they do so once, though tokens of the newest
-    version need not in updates of one step, and samples of several versions do so for each (`learner.old_logprobs`).
+    mini-batches but the first (`learner.update`). For the anchor `old` they do so once, though tokens of the newest
+    version need not in updates of one step, and samples of several versions do so for each (`learner.update`).
     """
     settings = config.learner
     proximal = (settings.mini_batches - 1) / settings.mini_batches if settings.needs_proximal else 0.0

@@ -15,7 +15,7 @@ import numpy as np
 from echo_queue.records import Logprobs, Span
 from learner.batch.prepare import PromptSamples, SampleRow, Update, trained_tokens
 from learner.model.past_versions import PastVersions
-from learner.passes import Passes
+from learner.update.passes import Passes
 
 OF_THE_STEP = np.float32(np.nan)
 """Stands for the policy's own log-probability in the step that trains the token."""

@@ -29,8 +29,8 @@ from learner.losses.token_sums import TokenSums
 from learner.model.past_versions import PastVersions
 from learner.model.policy import Policy
 from learner.model.scorer import Score
-from learner.old_logprobs import OldFigures, with_old_logprobs
-from learner.passes import Passes
+from learner.update.old_logprobs import OldFigures, with_old_logprobs
+from learner.update.passes import Passes
 
 
 @dataclass(frozen=True)
