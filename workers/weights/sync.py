@@ -18,9 +18,10 @@ from workers.weights.fetch import VersionFetcher
 from workers.weights.key_pinning import PinnedKey, pin
 from workers.weights.lora import LoraStage
 from workers.weights.prefetch import Prefetcher
+from workers.weights.registry import open_transport
 from workers.weights.staging import Stage
 from workers.weights.swap import WeightSwap
-from workers.weights.transport import Site, WeightTransport, open_transport
+from workers.weights.transport import Site, WeightTransport
 from workers.weights.updater import WeightUpdater
 from workers.weights.weight_watcher import WeightWatcher
 

@@ -1,11 +1,8 @@
 """The protocol of transports, which bring the parts of routes to this worker.
 
-- A transport delivers verified bytes or raises an error; the stage does not know where the bytes came from.
-- `OPEN` names all transports. To add one: write a class with these methods, and the function that opens it, in a module
-  of its own; enter it in `OPEN`, in `config.Weights.transport`, and among the transports of `test_transport.py`.
+A transport delivers verified bytes or raises an error; the stage does not know where the bytes came from.
 """
 
-import importlib
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -83,14 +80,3 @@ class Site:
     store: ObjectStore
     worker: str
     secret: bytes
-
-
-OPEN = {"peers": "workers.weights.peers.exchange:open_exchange", "folder": "workers.weights.folder:open_folder"}
-"""Maps each name in `weights.transport` to the module and function that open it. Only the one in use is imported."""
-
-
-def open_transport(site: Site) -> WeightTransport:
-    """Opens the transport that the configuration names. Raises `ServiceError` if it cannot be opened."""
-    module, _, function = OPEN[site.config.weights.transport].partition(":")
-    transport: WeightTransport = getattr(importlib.import_module(module), function)(site)
-    return transport

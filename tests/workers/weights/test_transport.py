@@ -23,8 +23,10 @@ from tests.waiting import wait_until
 from tests.workers.weights.conftest import Servers
 from tests.workers.weights.peer_harness import CHUNK, DEADLINE_S, HASTY_S, SECRET, Member, PeerHarness, random_parts
 from tests.workers.weights.test_exchange import corrupted, says, whole
-from workers.weights import transport as transports
-from workers.weights.transport import WeightTransport, open_transport
+from workers.weights.folder import FolderTransport
+from workers.weights.peers.exchange import PeerExchange
+from workers.weights.registry import open_transport
+from workers.weights.transport import Site, WeightTransport
 
 pytestmark = [pytest.mark.parametrize("kind", ["peers", "folder"]), pytest.mark.usefixtures("patient_sources")]
 
@@ -216,15 +218,14 @@ def started(
 
 
 def test_the_configuration_names_the_transport(peer_harness: PeerHarness, kind: str, tmp_path: Path) -> None:
-    assert kind in transports.OPEN
     datas = random_parts(4)
     route = peer_harness.publish(*datas)
     settings = {"run": {"name": "r", "dir": str(tmp_path)}, "model": {"base": "x"}, "weights": {"transport": kind}}
     config = Config.model_validate(settings)
     peer_harness.heartbeat("w1")
-    transport = open_transport(transports.Site(config, peer_harness.queue.caller, peer_harness.store, "w1", SECRET))
+    transport = open_transport(Site(config, peer_harness.queue.caller, peer_harness.store, "w1", SECRET))
     try:
         assert fetched(transport, route) == datas
-        assert type(transport).__module__ == transports.OPEN[kind].partition(":")[0]
+        assert type(transport) is {"peers": PeerExchange, "folder": FolderTransport}[kind]
     finally:
         transport.close()
