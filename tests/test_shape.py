@@ -3,35 +3,38 @@
 import ast
 import inspect
 import re
-from collections import defaultdict
-from collections.abc import Iterator
-from graphlib import TopologicalSorter
+from collections.abc import Iterator, Mapping, Set
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import redis
 
 from echo_queue import queue
+from echo_queue.launch import roles
 from echo_queue.queue.caller import Caller, Client
-from tests.source_code import ROOT, files, nodes_of, parents_of, tree_of
+from tests.source_code import PRODUCT, ROOT, files, nodes_of, parents_of, tree_of
 
 FLOORS = (
-    ("errors", "failpoints"),
-    ("atomic_file",),
-    ("config", "launch"),
-    ("records", "models"),
-    ("connections",),
+    ("errors", "failpoints", "file_lock"),
+    ("atomic_file", "config"),
+    ("records", "models", "connections"),
     ("queue",),
-    ("weights", "submission", "services", "reporting"),
-    ("capacity",),
+    ("weights", "reporting", "launch"),
+    ("submission", "capacity"),
     ("fleet",),
     ("cli",),
     ("__main__",),
 )
 """The rooms of `echo_queue`, from the ground up. A room imports from the floors below its own, and from itself."""
 FLOOR = {room: number for number, floor in enumerate(FLOORS) for room in floor}
+MOST_FLOORS = 9
+HOUSE = (*PRODUCT, "benchmarks", "tests")
+BY_NAME = {"import_module", "importlib", "run_module", "runpy"}
+"""Who imports one of these imports modules by their names."""
 MOST_FOLDERS = 13
-MOST_FILES = 6
+MOST_FILES = 7
 MOST_PUBLIC = 20
 CLIENTS = tuple(one for _, one in inspect.getmembers(queue, inspect.isclass) if issubclass(one, Client))
 HANDLES = (*(client.__name__ for client in CLIENTS), "Caller", "Payloads")
@@ -46,17 +49,19 @@ def parsed(module: Path) -> ast.Module:
     return tree_of(module.relative_to(ROOT).as_posix())
 
 
-def imports(module: Path) -> Iterator[str]:
-    """Dotted names that the module imports, wherever in it; of `from a import b` both `a` and `a.b`.
+def imports(tree: ast.Module) -> Iterator[str]:
+    """Dotted names that a module imports, wherever in it; of `from a import b` both `a` and `a.b`.
 
-    In a module that imports by name (`import_module`), every text that names a module of ours is one of them.
+    What stands after "-m", and in a module that imports by name every text that names a module of ours, is one of them.
     """
-    nodes = nodes_of(parsed(module))
-    by_name = any(isinstance(node, ast.alias) and node.name == "import_module" for node in nodes)
+    nodes = nodes_of(tree)
+    by_name = any(isinstance(node, ast.alias) and node.name in BY_NAME for node in nodes)
     for node in nodes:
         match node:
-            case ast.Constant(value=str(text)) if by_name and is_module(dotted := text.partition(":")[0]):
-                yield dotted
+            case ast.Constant(value=str(text)) if by_name and "." in text and is_ours(text.partition(":")[0]):
+                yield text.partition(":")[0]
+            case ast.List(elts=words) | ast.Tuple(elts=words) | ast.Call(args=words):
+                yield from started(words)
             case ast.Import(names=names):
                 yield from (name.name for name in names)
             case ast.ImportFrom(module=str(origin), names=names, level=0):
@@ -64,26 +69,42 @@ def imports(module: Path) -> Iterator[str]:
                 yield from (f"{origin}.{name.name}" for name in names)
 
 
-def is_module(dotted: str) -> bool:
+def started(words: list[ast.expr]) -> Iterator[str]:
+    """The modules of ours that a command's words start."""
+    for word, after in pairwise(words):
+        match word, after:
+            case ast.Constant(value="-m"), ast.Constant(value=str(dotted)) if is_ours(dotted):
+                yield dotted
+
+
+def is_ours(dotted: str) -> bool:
     """Returns whether these words and dots name a module or a package of this tree."""
     path = ROOT.joinpath(*dotted.split("."))
-    return "." in dotted and (path.with_suffix(".py").is_file() or (path / "__init__.py").is_file())
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
 
 
-def room_of(dotted: str) -> str | None:
-    """The room of `echo_queue` in which this name is, if any."""
-    package, _, rest = dotted.partition(".")
-    return rest.partition(".")[0] or None if package == "echo_queue" else None
+def room_of(dotted: str, house: str) -> str:
+    """The room of `house` (a package, or a room of one) in which this name is; empty if it is elsewhere."""
+    return dotted.removeprefix(f"{house}.").partition(".")[0] if dotted.startswith(f"{house}.") else ""
 
 
-def arrows() -> set[tuple[str, str]]:
-    """(room, room that it imports from), for the rooms of `echo_queue`."""
-    found = set()
-    for module in modules("echo_queue"):
-        room = module.relative_to(ROOT / "echo_queue").with_suffix("").parts[0]
-        others = {other for dotted in imports(module) if (other := room_of(dotted)) in FLOOR}
-        found |= {(room, str(other)) for other in others - {room}}
-    return found
+def arrows(house: str) -> Mapping[str, Set[str]]:
+    """Each room of a package, or of a room, and the others in it from which it imports."""
+    found: dict[str, set[str]] = {}
+    for module in modules(house.replace(".", "/")):
+        room = module.relative_to(ROOT.joinpath(*house.split("."))).with_suffix("").parts[0]
+        found.setdefault(room, set()).update(room_of(dotted, house) for dotted in imports(parsed(module)))
+    return {room: (others & set(found)) - {room} for room, others in found.items()}
+
+
+def floors_of(rooms: Mapping[str, Set[str]]) -> int:
+    """The number of floors on which the rooms stand. Raises `CycleError`, which names them, for rooms in a circle."""
+    order, floors = TopologicalSorter(rooms), 0
+    order.prepare()
+    while order.is_active():
+        order.done(*order.get_ready())
+        floors += 1
+    return floors
 
 
 def test_every_room_has_a_floor() -> None:
@@ -92,19 +113,26 @@ def test_every_room_has_a_floor() -> None:
 
 
 def test_arrows_between_rooms_lead_downward_only() -> None:
-    """There is then no circle either."""
-    upward = [f"{room} imports {other}" for room, other in arrows() if FLOOR[other] >= FLOOR[room]]
+    known = arrows("echo_queue")
+    upward = [
+        f"{room} imports {other}" for room in FLOOR for other in known[room] if FLOOR.get(other, 0) >= FLOOR[room]
+    ]
     assert not sorted(upward)
 
 
-@pytest.mark.parametrize("room", ["capacity", "cli"])
+@pytest.mark.parametrize("package", PRODUCT)
+def test_a_package_has_few_floors_and_no_circle_of_rooms(package: str) -> None:
+    assert floors_of(arrows(package)) <= MOST_FLOORS
+
+
+@pytest.mark.parametrize("room", ["echo_queue.capacity", "echo_queue.cli", "echo_queue.launch", "workers.weights"])
 def test_rooms_in_a_room_know_one_another_in_one_direction(room: str) -> None:
-    arrows: dict[str, set[str]] = defaultdict(set)
-    for module in modules(f"echo_queue/{room}"):
-        inside = module.relative_to(ROOT / "echo_queue" / room).with_suffix("").parts[0]
-        names = (dotted.split(".") for dotted in imports(module) if dotted.startswith(f"echo_queue.{room}."))
-        arrows[inside] |= {name[2] for name in names} - {inside}
-    assert list(TopologicalSorter(arrows).static_order())
+    assert floors_of(arrows(room))
+
+
+def test_a_circle_is_seen() -> None:
+    with pytest.raises(CycleError, match="cycle"):
+        floors_of({"a": {"b"}, "b": {"c"}, "c": {"a"}})
 
 
 def test_the_top_of_the_package_stays_small() -> None:
@@ -114,35 +142,54 @@ def test_the_top_of_the_package_stays_small() -> None:
     assert len(entries) - len(folders) <= MOST_FILES
 
 
-@pytest.mark.parametrize(
-    ("package", "forbidden"),
-    [("workers", "learner"), ("learner", "workers"), ("echo_queue", "workers"), ("echo_queue", "learner")],
-)
-def test_workers_and_learner_meet_only_in_echo_queue(package: str, forbidden: str) -> None:
+@pytest.mark.parametrize("package", PRODUCT)
+def test_workers_and_learner_meet_only_in_echo_queue(package: str) -> None:
+    """And the product knows neither its benchmarks nor its tests. The house has two floors then."""
+    forbidden = set(HOUSE) - {package, "echo_queue"}
     guilty = {
         str(module.relative_to(ROOT)): dotted
         for module in modules(package)
-        for dotted in imports(module)
-        if dotted.partition(".")[0] == forbidden
+        for dotted in imports(parsed(module))
+        if dotted.partition(".")[0] in forbidden
     }
     assert not guilty
+
+
+def test_what_stands_above_is_started_through_one_door() -> None:
+    """`launch.roles` starts the programs of workers and learner as processes, and imports none of them."""
+    assert all(map(is_ours, roles.EXTRA))
 
 
 @pytest.mark.parametrize("package", ["workers", "learner"])
 def test_what_generates_or_trains_knows_no_price(package: str) -> None:
     """What both know of a model is in `echo_queue.models`, below the planner."""
-    guilty = [str(module) for module in modules(package) if "capacity" in map(room_of, imports(module))]
+    guilty = [
+        str(module)
+        for module in modules(package)
+        if any(room_of(dotted, "echo_queue") == "capacity" for dotted in imports(parsed(module)))
+    ]
     assert not guilty
 
 
-def test_an_import_by_name_is_seen() -> None:
-    transports = set(imports(ROOT / "workers" / "weights" / "transport.py"))
-    assert {"workers.weights.peers.exchange", "workers.weights.folder"} <= transports
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import learner.leader",
+        "from learner import leader",
+        "from importlib import import_module\nimport_module('learner.leader')",
+        "import importlib\nOPEN = {'fast': 'learner.leader:Leader'}\nimportlib.import_module(OPEN[kind])",
+        "import runpy\nrunpy.run_module('learner.leader')",
+        "subprocess.Popen([*PYTHON, '-m', 'learner.leader', str(path)])",
+        "os.execl(python, '-m', 'learner.leader')",
+    ],
+)
+def test_an_import_is_seen_by_whatever_words(line: str) -> None:
+    assert "learner.leader" in set(imports(ast.parse(line)))
 
 
 @pytest.mark.parametrize("module", ["worker.py", "rollout_loop.py"])
 def test_the_worker_knows_weights_by_one_class(module: str) -> None:
-    names = {dotted for dotted in imports(ROOT / "workers" / module) if dotted.startswith("workers.weights")}
+    names = {dotted for dotted in imports(parsed(ROOT / "workers" / module)) if dotted.startswith("workers.weights")}
     assert names == {"workers.weights", "workers.weights.WeightSync"}
 
 
@@ -152,8 +199,8 @@ def test_only_the_registry_names_a_transport() -> None:
     guilty = {
         module.name: dotted
         for module in (ROOT / "workers" / "weights").glob("*.py")
-        if module.name != "folder.py"
-        for dotted in imports(module)
+        if module.name not in ("folder.py", "registry.py")
+        for dotted in imports(parsed(module))
         if dotted.startswith(inside)
     }
     assert not guilty
@@ -164,7 +211,8 @@ def test_torch_is_imported_by_weights_alone() -> None:
     guilty = [
         str(module.relative_to(ROOT))
         for module in modules("echo_queue")
-        if "weights" not in module.parts and any(dotted.partition(".")[0] == "torch" for dotted in imports(module))
+        if "weights" not in module.parts
+        if any(dotted.partition(".")[0] == "torch" for dotted in imports(parsed(module)))
     ]
     assert not guilty
 
