@@ -11,9 +11,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from celery import Celery
 from pydantic import ValidationError
 
 from echo_queue.config import Config, Prompts
@@ -30,6 +29,9 @@ from echo_queue.submission.needed_columns import needed_columns, refuse_lacking,
 from echo_queue.submission.progress import Progress, Report, Submitted
 from echo_queue.submission.sources.registry import open_source
 from echo_queue.submission.sources.source import PromptSource, spell
+
+if TYPE_CHECKING:
+    from celery import Celery
 
 SAMPLE_ROWS = 1_000
 LEARNER_POLL_S = 0.2
@@ -71,7 +73,7 @@ def _first_rows(source: PromptSource, size: int) -> tuple[Chunk, Sequence[Prompt
 
 
 def declare_and_send(
-    config: Config, queue: SubmitterQueue, app: Celery, prompts: Prompts, report: Report = lambda _: None
+    config: Config, queue: SubmitterQueue, app: "Celery", prompts: Prompts, report: Report = lambda _: None
 ) -> Submitted:
     """Scans, declares and sends a set, without waiting for its chunks.
 
@@ -82,7 +84,7 @@ def declare_and_send(
 
 
 def declare_within_run(
-    config: Config, queue: SubmitterQueue, app: Celery, prompts: Prompts, report: Report = lambda _: None
+    config: Config, queue: SubmitterQueue, app: "Celery", prompts: Prompts, report: Report = lambda _: None
 ) -> Submitted:
     """Does the same as a part of `echo-queue run`, which may be the continuation of an earlier one.
 
@@ -149,7 +151,7 @@ def _declared(config: Config, prompts: Prompts, source: str) -> PromptSet:
     return PromptSet(prompts.set, source, prompts.epochs, prompts.priority, order, seed, prompts.length_feature)
 
 
-def _declare_and_send(queue: SubmitterQueue, app: Celery, declared: PromptSet, chunks: Sequence[Chunk]) -> Submitted:
+def _declare_and_send(queue: SubmitterQueue, app: "Celery", declared: PromptSet, chunks: Sequence[Chunk]) -> Submitted:
     new = queue.declare(declared, chunks)
     total = chunks[-1].first + chunks[-1].count
     status = None if new else queue.submission_status(declared.name)

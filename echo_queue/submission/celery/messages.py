@@ -4,15 +4,17 @@ import random
 import time
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from celery import Celery
 from kombu.exceptions import LimitExceeded, OperationalError
 from redis import RedisError
 
 from echo_queue import failpoints
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.queue import Chunk
+
+if TYPE_CHECKING:
+    from celery import Celery
 
 CHANNEL = "promptsets"
 EXPAND_CHUNK = "echo_queue.submission.expand_chunk"
@@ -23,7 +25,7 @@ SEND_DEADLINE_S = 5.0
 PAUSE_S = 0.2
 
 
-def send(app: Celery, name: str, source: str, chunks: Iterable[Chunk]) -> None:
+def send(app: "Celery", name: str, source: str, chunks: Iterable[Chunk]) -> None:
     """Sends one message per chunk. Raises `ServiceError` if the broker cannot be reached."""
     for chunk in chunks:
         rows = {"first": chunk.first, "last": chunk.first + chunk.count - 1}
@@ -31,7 +33,7 @@ def send(app: Celery, name: str, source: str, chunks: Iterable[Chunk]) -> None:
         failpoints.step("send chunk", partial(_send, app, message), (name, chunk.number))
 
 
-def _send(app: Celery, message: dict[str, Any]) -> None:
+def _send(app: "Celery", message: dict[str, Any]) -> None:
     """Sends one message, and repeats it if a connection breaks while it is restored: Celery's own retries do not."""
     give_up = time.monotonic() + SEND_DEADLINE_S
     while True:
@@ -46,7 +48,7 @@ def _send(app: Celery, message: dict[str, Any]) -> None:
         time.sleep(random.uniform(0, PAUSE_S))
 
 
-def messages_waiting(app: Celery) -> int:
+def messages_waiting(app: "Celery") -> int:
     """Counts the messages in the broker that no worker has taken. Raises `ServiceError`."""
     try:
         with app.pool.acquire(block=True, timeout=SEND_DEADLINE_S) as connection:
