@@ -6,11 +6,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, PlainSerializer, WithJsonSchema, create_model
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core.core_schema import DataclassSchema, WithDefaultSchema
 
 from echo_queue import __version__
 from echo_queue.capacity.estimate import RunEstimate
-from echo_queue.cli.json_form import SchemaBuilder
 from echo_queue.cli.transcript import Transcript
 from echo_queue.errors import Problem
 from echo_queue.fleet.invitation.register import State
@@ -21,7 +24,9 @@ from echo_queue.records import Version
 from echo_queue.reporting.metrics import Summary, UpdateMetrics
 from echo_queue.weights.manifest import Part, TensorInfo
 
+TIME = {"type": "string", "format": "date-time"}
 Phase = Literal["waiting", "running", "stopped", "finished", "ended"]
+Moment = Annotated[datetime, PlainSerializer(datetime.isoformat), WithJsonSchema(TIME)]
 
 
 @dataclass(frozen=True)
@@ -133,8 +138,8 @@ class InvitationEntry:
     id: str
     name: str
     state: State
-    since: datetime | None
-    expires: datetime | None
+    since: Moment | None
+    expires: Moment | None
     host: str | None
 
 
@@ -152,19 +157,38 @@ def documents() -> Mapping[str, Any]:
         "plan": Plan,
         "simulate": SimulationDocument,
         "fleet": FleetStatus,
-        "invitations": tuple[InvitationEntry, ...],
-        "weights ls": tuple[VersionEntry, ...],
+        "invitations": list[InvitationEntry],
+        "weights ls": list[VersionEntry],
         "weights show": ManifestDocument,
     }
 
 
+class _Schema(GenerateJsonSchema):
+    """A schema of what is printed, in which no key is missing. Descriptions are in one line; titles only tell keys."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+    def field_is_required(self, field: Any, total: bool) -> bool:
+        return True
+
+    def default_schema(self, schema: WithDefaultSchema) -> JsonSchemaValue:
+        return self.generate_inner(schema["schema"])
+
+    def dataclass_schema(self, schema: DataclassSchema) -> JsonSchemaValue:
+        found = super().dataclass_schema(schema)
+        for described in (found, *found["properties"].values()):
+            if "description" in described:
+                described["description"] = " ".join(described["description"].split())
+        return found
+
+
 def schemas() -> dict[str, Any]:
     """Returns one JSON Schema: `properties` has that of each command's document, by the command's name."""
-    builder = SchemaBuilder()
+    config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    found = create_model("Documents", __config__=config, **documents())
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **found.model_json_schema(mode="serialization", schema_generator=_Schema),
         "title": "The documents that echo-queue prints with --json, by command",
-        "type": "object",
-        "properties": {command: builder.schema_of(kind) for command, kind in documents().items()},
-        "$defs": dict(sorted(builder.definitions.items())),
     }

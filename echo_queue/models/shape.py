@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from echo_queue.documents import printed
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.models.families import FAMILIES, Family, sliding_layers, window_of
 
@@ -23,6 +24,7 @@ def flash_width(head_dim: int) -> bool:
     return head_dim % FLASH_STEP == 0 and head_dim <= FLASH_LARGEST
 
 
+@printed("embedding", "active", parameters="total")
 @dataclass(frozen=True)
 class ModelShape:
     """The sizes of a decoder. `sparse_layers` of its layers have experts; the others have an MLP of `intermediate`.

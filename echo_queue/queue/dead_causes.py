@@ -8,7 +8,7 @@ the machines. Then the run ends, before it spends the attempts of all others.
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from echo_queue.errors import HopelessError, Problem
 from echo_queue.queue.counts import agreeing, counted
@@ -31,7 +31,8 @@ FIX_AT_END = (
 )
 
 
-class DeadCause(NamedTuple):
+@dataclass(frozen=True)
+class DeadCause:
     """A reason of which `tasks` tasks died, and the id of one of them."""
 
     reason: str

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from itertools import accumulate, zip_longest
 from typing import Self
 
+from echo_queue.documents import printed
+
 FIRST_S, GROWTH = 0.1, math.sqrt(2)
 BUCKETS = 40
 RECENT = 256
@@ -18,6 +20,7 @@ RECENT = 256
 WORD = re.compile("([0-9]{1,2}):([0-9]{1,4}(?:,[0-9]{1,4})*)")
 
 
+@printed("groups", "p50_s", "p90_s", "p99_s")
 @dataclass(frozen=True)
 class GenerationTimes:
     """Numbers of groups by generation time: `counts[k]` in bucket k; the buckets after the last one are empty."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from typing import Literal
 
+from echo_queue.documents import printed
 from echo_queue.queue.generation_times import GenerationTimes
 from echo_queue.queue.run_rules import RunRules
 from echo_queue.records import Group, PartialGroup, Published, Task, Version
@@ -481,6 +482,7 @@ class DeadTask:
     died_ms: int
 
 
+@printed("difference", "misplaced", "ok")
 @dataclass(frozen=True)
 class Audit:
     """The identity `submitted = backlog + tasks + replay + trained + dead`, each term counted independently.

@@ -5,10 +5,11 @@ Token ids are int32 and log-probabilities float32; times are milliseconds of the
 """
 
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
+from pydantic_core import core_schema
 
 Tokens = npt.NDArray[np.int32]
 Logprobs = npt.NDArray[np.float32]
@@ -24,6 +25,18 @@ class Version(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.lineage}.{self.number}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads what `str` made of a version."""
+        return cls(*map(int, text.split(".")))
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: Any) -> core_schema.CoreSchema:
+        """A version is a text in JSON documents."""
+        text = core_schema.str_schema(pattern="^[0-9]+[.][0-9]+$")
+        written = core_schema.plain_serializer_function_ser_schema(str, return_schema=text)
+        return core_schema.no_info_after_validator_function(cls.parse, text, serialization=written)
 
 
 BASE = Version(0, 0)

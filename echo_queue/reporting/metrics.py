@@ -9,11 +9,26 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import takewhile
 from pathlib import Path
+from typing import Annotated
 
 import orjson
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, PlainSerializer, TypeAdapter, ValidationError
 
 from echo_queue import failpoints
+from echo_queue.documents import printed
+
+
+def _measured(value: float) -> float | None:
+    return value or None
+
+
+def _stated(value: int) -> int | None:
+    return value or None
+
+
+Measured = Annotated[float, PlainSerializer(_measured)]
+Stated = Annotated[int, PlainSerializer(_stated)]
+"""Figures of which 0 means that they are not known; printed documents say null."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +63,9 @@ class UpdateMetrics:
     """Queue depths after the update: backlog, tasks, retry, ready, replay, trained, dead."""
     sent_back: int
     """Number of groups sent back as late, abandoned or cancelled since the run began."""
-    trained_ids: tuple[str, ...] = ()
-    t_bcast_s: float = 0.0
+    trained_ids: Annotated[tuple[str, ...], Field(exclude=True)] = ()
+    """They are on the learner's machine alone, and not printed."""
+    t_bcast_s: Measured = 0.0
     """T_bcast: the time from the end of an update until all living workers serve its weights (smoothed)."""
     store_bytes: int = 0
     """Weight bytes that the living workers have read from the store since they started."""
@@ -75,7 +91,7 @@ class UpdateMetrics:
     """Longest pause of a living worker's engine to load its version."""
     reused_lags: dict[str, int] = field(default_factory=dict)
     """Number of groups of earlier updates that this one trained again, at each lag. No other figure counts them."""
-    kappa: int = 0
+    kappa: Stated = 0
     """κ: the number of updates per publication, also where the learner chooses it. 0: an older learner did not say."""
     kl_reference: float = 0.0
     """Mean KL(policy ‖ base model) per token; 0 without `learner.kl`."""
@@ -209,6 +225,7 @@ def read(path: Path) -> Sequence[UpdateMetrics]:
     return MetricsReader(path).read()
 
 
+@printed("tokens_per_s", "idle_share", "mean_lag", "max_lag", "sent_back_share")
 @dataclass(frozen=True)
 class Summary:
     """The figures of a run, or of a part of it."""
@@ -229,7 +246,7 @@ class Summary:
     """Mean lag of all tokens, each by its own version."""
     mixed_groups: int
     sent_back: int
-    t_bcast_s: float
+    t_bcast_s: Measured
     """The last measurement."""
     reward_first: float
     reward_last: float
@@ -242,7 +259,7 @@ class Summary:
     store_bytes: int
     peer_bytes: int
     """Weight bytes that the last workers read from the store and from peers."""
-    kappa: int
+    kappa: Stated
     """The number of updates per publication, at last; 0: not known."""
     flat_updates: int
     """The number of the last updates, in a row, in which the samples of every prompt had equal rewards."""

@@ -4,11 +4,10 @@ It answers those who ask once the embedded services are gone, and tells the next
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from echo_queue import failpoints
@@ -52,7 +51,7 @@ def write(
 ) -> None:
     """Keeps the last answers of a run that ends after `updates` updates."""
     outcome = Outcome(datetime.now(UTC), updates, audit, status, tuple(dead), early, sets)
-    write_atomically(path(config), orjson.dumps(asdict(outcome), default=list), "outcome")
+    write_atomically(path(config), DOCUMENTS.dump_json(outcome), "outcome")
 
 
 def read(config: Config) -> Outcome | None:

@@ -8,14 +8,22 @@ would be too old goes back and is generated again.
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import PlainSerializer
+
+from echo_queue.documents import printed
 from echo_queue.queue.staleness_rules import kappa_needed
 
 QUEUED_UPDATES = 0.5
 """t_queue / T_train: a group that finishes at any moment of an update waits for half of one, on average."""
 
 
+def _if_finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+@printed("holds", keeps_up="publications_keep_up")
 @dataclass(frozen=True)
 class Lag:
     """`kappa_needed`: the smallest κ that publications can keep up with. `worst`: the largest lag, in updates."""
@@ -24,7 +32,7 @@ class Lag:
     kappa: int
     kappa_needed: int
     worst: int
-    least_t_train_s: float
+    least_t_train_s: Annotated[float, PlainSerializer(_if_finite)]
     """The shortest update with which `worst` stays within S; infinite if none does."""
 
     @property

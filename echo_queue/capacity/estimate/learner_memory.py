@@ -14,6 +14,7 @@ from typing import Literal
 
 from echo_queue.capacity.estimate.lora import LoraShape, lora_shape, trained_parameters
 from echo_queue.config import Config
+from echo_queue.documents import printed
 from echo_queue.models.shape import FLASH_STEP, ModelShape, flash_width
 
 BYTES = {"float32": 4, "bfloat16": 2}
@@ -62,6 +63,7 @@ def micro_batch_shape(config: Config) -> MicroBatchShape:
     return MicroBatchShape(pieces, prompt, pieces * rows, sample)
 
 
+@printed("state", "peak", "checkpointed_peak", "needed", "checkpointed_needed")
 @dataclass(frozen=True)
 class LearnerMemory:
     """Bytes on one device. The state is there always, the rest at the peak of an update."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from echo_queue.capacity.estimate.learner_memory import CONTEXT, LearnerMemory
 from echo_queue.capacity.estimate.worker_memory import WorkerMemory
 from echo_queue.config import Config
+from echo_queue.documents import printed
 from echo_queue.models.devices import usable
 
 VLLM_BESIDES = 2_000_000_000
@@ -18,6 +19,7 @@ activations of one step. It is assumed, not measured."""
 HUNDREDTHS = 100
 
 
+@printed("suffices")
 @dataclass(frozen=True)
 class SharedCard:
     """Shares of a GPU, in hundredths. What is needed is rounded up, and what is left down."""

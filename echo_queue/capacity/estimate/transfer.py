@@ -10,6 +10,7 @@ from itertools import pairwise
 from echo_queue.capacity.estimate.learner_memory import BYTES, FLOAT32
 from echo_queue.capacity.estimate.lora import lora_shape, trained_parameters
 from echo_queue.config import Config
+from echo_queue.documents import printed
 from echo_queue.models.shape import ModelShape
 from echo_queue.weights.coding import Word, chosen
 
@@ -35,6 +36,7 @@ MERGE_BYTES_PER_S = 0.6e9
 """Bytes of bfloat16 matrices per second into which one thread merges adapters of rank 32 (docs/lora.md)."""
 
 
+@printed("total_s")
 @dataclass(frozen=True)
 class Broadcast:
     """One publication: its bytes and the seconds of its three steps, which overlap in part; `total_s` adds them up."""

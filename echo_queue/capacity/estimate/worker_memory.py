@@ -6,9 +6,11 @@ from echo_queue.capacity.estimate.learner_memory import BYTES
 from echo_queue.capacity.estimate.lora import lora_shape
 from echo_queue.capacity.estimate.transfer import weight_bytes
 from echo_queue.config import Config
+from echo_queue.documents import printed
 from echo_queue.models.shape import ModelShape
 
 
+@printed("kv_cache", "engine")
 @dataclass(frozen=True)
 class WorkerMemory:
     """Bytes of one worker; `engine` is on its device, `host` is the staged copy of the weights (docs/weights.md, "Hot

@@ -98,7 +98,7 @@ def ls(config: Config, *, as_json: bool) -> None:
     entries, published = catalogue(stored.store), stored.queue.published()
     latest = published.version if published else None
     if as_json:
-        print_json([_entry(entry, latest) for entry in entries.values()])
+        print_json([_entry(entry, latest) for entry in entries.values()], list[VersionEntry])
         return
     table = Table("version", "published", "MiB", "routes", box=None, pad_edge=False)
     for version, entry in entries.items():

@@ -41,10 +41,11 @@ def list_invitations(config: Config, *, as_json: bool) -> None:
     with connect_redis(config, "admin") as client:
         entries = Register(client, config.run.name).tidy()
     if as_json:
-        print_json([
+        listed = [
             InvitationEntry(one.id, one.name, one.state, _at(one.since_ms), _at(one.expires_ms), one.host or None)
             for one in entries
-        ])  # fmt: skip
+        ]
+        print_json(listed, list[InvitationEntry])
         return
     columns = (Column(title, no_wrap=True) for title in ("id", "name", "state", "since", "expires", "host"))
     table = Table(*columns, box=None)
