@@ -7,26 +7,27 @@
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError, computed_field
 
 T = TypeVar("T")
 
 
-def encode(document: object) -> bytes:
+def encode(document: Any) -> bytes:
     """Returns the JSON of a dataclass, its fields in order."""
-    return _form(type(document)).dump_json(document)
+    kind: Any = type(document)
+    return _form(kind).dump_json(document)
 
 
 def decode(kind: type[T], data: bytes, name: str) -> T:
     """Returns what `encode` made the JSON of. Raises a `ValueError`, which calls it `name`, for anything else."""
     try:
-        found: T = _form(kind).validate_json(data, strict=True)
+        found: T = _form(cast(Any, kind)).validate_json(data, strict=True)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{name} is malformed, or of another release: {f'{place}: ' if place else ''}{first['msg']}") from None
+        wrong = error.errors(include_url=False)[0]
+        what = f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"
+        raise ValueError(f"{name} is malformed, or of another release: {what}") from None
     if encode(found) != data:
         raise ValueError(f"{name} is not encoded as this release encodes it")
     return found

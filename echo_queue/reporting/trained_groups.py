@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-import orjson
-
+from echo_queue import documents
 from echo_queue.atomic_file import write_atomically
 from echo_queue.config import Config
 from echo_queue.connections.storage.object_store import ObjectStore
@@ -49,15 +48,10 @@ class TrainedGroups:
         if self._slots == 0:
             return
         parts = [group_codec.encode(group) for group in groups]
-        header = {
-            "lineage": version.lineage,
-            "version": version.number,
-            "tasks": [group.task for group in groups],
-            "sizes": [len(part) for part in parts],
-        }
+        header = _Header(version, tuple(group.task for group in groups), tuple(map(len, parts)))
         self._folder.mkdir(parents=True, exist_ok=True)
         slot = f"{version.number % self._slots:04d}"
-        write_atomically(self._folder / slot, b"\n".join([orjson.dumps(header), b"".join(parts)]), "groups")
+        write_atomically(self._folder / slot, b"\n".join([documents.encode(header), b"".join(parts)]), "groups")
         self._unsent[slot] = None
 
     def send(self, store: ObjectStore) -> None:
@@ -116,22 +110,21 @@ class _Object:
         return self.store.get(self.key)
 
 
-class _Header(NamedTuple):
+@dataclass(frozen=True)
+class _Header:
     """The groups of one update: their tasks, and the sizes of their bytes, in the same order."""
 
     version: Version
-    tasks: Sequence[str]
-    sizes: Sequence[int]
+    tasks: tuple[str, ...]
+    sizes: tuple[int, ...]
 
-    @classmethod
-    def of(cls, head: bytes) -> "_Header":
-        fields = orjson.loads(head.partition(b"\n")[0])
-        # A release before this one named no tasks.
-        return cls(Version(fields["lineage"], fields["version"]), fields.get("tasks", ()), fields["sizes"])
+
+def _header(data: bytes) -> _Header:
+    return documents.decode(_Header, data.partition(b"\n")[0], "the header of trained groups")
 
 
 def _find(sources: Sequence[_Source], task: str | None) -> TrainedGroup | None:
-    updates = ((_Header.of(source.head()).version, source) for source in sources)
+    updates = ((_header(source.head()).version, source) for source in sources)
     for _, source in sorted(updates, key=itemgetter(0), reverse=True):
         if found := _in_update(source, task):
             return found
@@ -139,14 +132,14 @@ def _find(sources: Sequence[_Source], task: str | None) -> TrainedGroup | None:
 
 
 def _in_update(source: _Source, task: str | None) -> TrainedGroup | None:
-    tasks = _Header.of(source.head()).tasks
+    tasks = _header(source.head()).tasks
     if not tasks or task not in (None, *tasks):
         return None
     data = source.whole()
-    version, tasks, sizes = _Header.of(data)
+    header = _header(data)
     start = data.index(b"\n") + 1
-    for name, size in zip(tasks, sizes, strict=True):
+    for name, size in zip(header.tasks, header.sizes, strict=True):
         if task in (None, name):
-            return TrainedGroup(group_codec.decode(data[start : start + size]), version)
+            return TrainedGroup(group_codec.decode(data[start : start + size]), header.version)
         start += size
     return None

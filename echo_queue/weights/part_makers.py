@@ -8,14 +8,14 @@
 - At most `UPLOADS` + 2 parts of a rank are in memory, as they are stored.
 """
 
-import math
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from echo_queue import config
 from echo_queue.connections.storage.object_store import ObjectStore
@@ -45,7 +45,8 @@ Encoded = tuple[Piece, tuple[Packed, ...]]
 """A piece and its streams."""
 
 
-class RouteOrder(NamedTuple):
+@dataclass(frozen=True)
+class RouteOrder:
     """The route to make: to `version` from `base` (None: from nothing), which lies `span` publications back.
 
     A rank that has stored `limit` bytes of it makes no more parts.
@@ -54,7 +55,7 @@ class RouteOrder(NamedTuple):
     version: Version
     base: Version | None = None
     span: int = 0
-    limit: float = math.inf
+    limit: int = sys.maxsize
 
 
 @dataclass(frozen=True)

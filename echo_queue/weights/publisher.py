@@ -158,7 +158,7 @@ class WeightPublisher:
         """
         announce = several and base is not None
         if base is not None and self._anchor is not None:
-            order = RouteOrder(version, base.version, 1, WORTHWHILE * self._anchor[1])
+            order = RouteOrder(version, base.version, 1, int(WORTHWHILE * self._anchor[1]))
             parts = self._make(order, base.root, announce=announce)
             if parts is not None:
                 return base, parts
@@ -204,7 +204,7 @@ class WeightPublisher:
         order = RouteOrder(here.version)
         if base is not None and self._anchor is not None:
             limit = WORTHWHILE * min(self._anchor[1], self._detour(base.version, here.version))
-            order = RouteOrder(here.version, base.version, span, limit)
+            order = RouteOrder(here.version, base.version, span, int(limit))
         parts = self._make(order)
         if parts is None:
             return None

@@ -1,17 +1,13 @@
-"""The messages of the ranks while they publish a version together, as JSON.
+"""The messages of the ranks while they publish a version together: JSON documents.
 
 Rank 0 gives instructions, the same to all; each other rank reports every part once it is stored. A failure is such a
-report, never a silence. Decoders raise `ValueError` for what no encoder wrote.
+report, never a silence.
 """
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
-
-import orjson
+from dataclasses import dataclass
+from typing import Literal
 
 from echo_queue.errors import EchoQueueError, Problem
-from echo_queue.records import Version
-from echo_queue.weights.manifest import Part
 from echo_queue.weights.part_makers import RouteOrder, StoredPart
 from learner.recovery import rank_report
 
@@ -32,21 +28,6 @@ class Instruction:
     changes: int = 0
     chunk_key: str | None = None
 
-    def encode(self) -> bytes:
-        return orjson.dumps([self.kind, self._route(), self.changes, self.chunk_key])
-
-    def _route(self) -> list[Any] | None:
-        """JSON has no infinity: without a limit there is none."""
-        if self.route is None:
-            return None
-        version, base, span, limit = self.route
-        return [[*version], base and [*base], span, None if limit == float("inf") else limit]
-
-    @classmethod
-    def decode(cls, data: bytes) -> "Instruction":
-        kind, route, changes, chunk_key = orjson.loads(data)
-        return cls(kind, _route(route), changes, chunk_key)
-
 
 @dataclass(frozen=True)
 class PartReport:
@@ -54,14 +35,6 @@ class PartReport:
 
     stored: StoredPart | None = None
     failure: Problem | None = None
-
-    def encode(self) -> bytes:
-        return orjson.dumps([self.stored and asdict(self.stored), self.failure and asdict(self.failure)])
-
-    @classmethod
-    def decode(cls, data: bytes) -> "PartReport":
-        stored, failure = orjson.loads(data)
-        return cls(stored and _stored(stored), failure and Problem(**failure))
 
     @classmethod
     def failed(cls, error: Exception) -> "PartReport":
@@ -80,23 +53,3 @@ class PartReport:
 def report_name(route: int, place: int) -> str:
     """Returns the name of the report on a part; `route`: the number of the instruction to make its route."""
     return f"{NAME.format(route)}, part {place}"
-
-
-def _version(values: Any) -> Version | None:
-    return None if values is None else Version(*values)
-
-
-def _route(values: Any) -> RouteOrder | None:
-    if values is None:
-        return None
-    version, base, span, limit = values
-    return RouteOrder(Version(*version), _version(base), span, float("inf") if limit is None else limit)
-
-
-def _stored(values: dict[str, Any]) -> StoredPart:
-    part = values["part"]
-    return StoredPart(
-        Part(part["key"], part["size"], part["chunk_bytes"], tuple(part["chunks"]), part["salt"]),
-        tuple(values["digests"]),
-        values["undo_bytes"],
-    )

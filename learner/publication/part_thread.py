@@ -8,6 +8,7 @@ import logging
 import threading
 from queue import Empty, SimpleQueue
 
+from echo_queue import documents
 from echo_queue.config import Config
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import DeadlineError, Problem
@@ -60,7 +61,7 @@ class PartThread(threading.Thread):
             self._failure = error
 
     def _hear(self, number: int) -> Instruction:
-        return Instruction.decode(self._team.hear(NAME.format(number)))
+        return documents.decode(Instruction, self._team.hear(NAME.format(number)), "rank 0's instruction")
 
     def _maker(self, begin: Instruction) -> PartMaker:
         return PartMaker(
@@ -100,9 +101,9 @@ class PartThread(threading.Thread):
         places = iter(self._places)
         try:
             for part in maker.make(order):
-                self._team.report(report_name(number, next(places)), PartReport(part).encode())
+                self._team.report(report_name(number, next(places)), documents.encode(PartReport(part)))
         except Exception as error:
             for place in places:  # rank 0 hears of the first that is missing
-                self._team.report(report_name(number, place), PartReport.failed(error).encode())
+                self._team.report(report_name(number, place), documents.encode(PartReport.failed(error)))
                 break
             raise

@@ -5,6 +5,7 @@ Only messages go between the ranks here, never a collective: all of it happens i
 
 from collections.abc import Iterator
 
+from echo_queue import documents
 from echo_queue.weights.layout import Layout, Share
 from echo_queue.weights.manifest import route_name
 from echo_queue.weights.part_makers import PartMaker, RouteOrder, StoredPart
@@ -58,10 +59,11 @@ class RankedMakers:
 
     def _reported(self, rank: int, number: int, place: int, order: RouteOrder) -> StoredPart | None:
         (report,) = self._team.reports(report_name(number, place), self._deadline_s, [rank])
-        return PartReport.decode(report).result(rank, f"part {place} of {route_name(order.version, order.base)}")
+        found = documents.decode(PartReport, report, "a rank's report")
+        return found.result(rank, f"part {place} of {route_name(order.version, order.base)}")
 
     def _tell(self, instruction: Instruction) -> int:
         """Returns the instruction's number."""
-        self._team.tell(NAME.format(self._told), instruction.encode())
+        self._team.tell(NAME.format(self._told), documents.encode(instruction))
         self._told += 1
         return self._told - 1

@@ -1,16 +1,14 @@
 """Reports of the ranks on their parts in saving or loading a checkpoint. A failure is such a report, never a silence.
 
-Reports are JSON. A decoder takes exactly what the encoder wrote, and raises `ValueError` for anything else.
+Reports are JSON documents.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-import orjson
-
+from echo_queue import documents
 from echo_queue.errors import EchoQueueError, Problem
 from learner.ranks.team import OtherRankError, Team
-from learner.recovery.manifest import files_of
 from learner.recovery.state_files import StateFile
 
 
@@ -23,21 +21,12 @@ class RankReport:
     failure: Problem | None = None
 
     def encode(self) -> bytes:
-        return orjson.dumps(asdict(self))
+        return documents.encode(self)
 
 
 def decode(data: bytes) -> RankReport:
     """Decodes what `RankReport.encode` wrote. Raises `ValueError` for anything else."""
-    match orjson.loads(data):
-        case {"files": [*listed], "damage": str() | None as damage, "failure": None}:
-            report = RankReport(files_of(listed), damage)
-        case {"files": [], "damage": None, "failure": {"where": str(where), "what": str(what), "fix": str(fix)}}:
-            report = RankReport(failure=Problem(where, what, fix))
-        case _:
-            raise ValueError("a rank's report is malformed")
-    if report.encode() != data:
-        raise ValueError("a rank's report is not encoded as ranks encode it")
-    return report
+    return documents.decode(RankReport, data, "a rank's report")
 
 
 def damaged(error: Exception) -> RankReport:

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import orjson
 import torch
 from blake3 import blake3
+from pydantic import Field
 from torch import Tensor
 
 from echo_queue.connections.storage.object_store import MULTIPART_BYTES, ObjectStore
@@ -54,6 +55,13 @@ class StoredRows:
     rows: int
     begin: int
 
+    def __post_init__(self) -> None:
+        lie_within = min(self.first, self.rows, self.begin, *self.shape) >= 0
+        if self.dtype not in DTYPES or not lie_within or self.first + self.rows > rows_of(self.shape):
+            raise ValueError("rows that cannot be")
+        if self.begin % DTYPES[self.dtype].itemsize:
+            raise ValueError("rows that are not aligned")
+
     @property
     def size(self) -> int:
         """Number of bytes."""
@@ -64,9 +72,13 @@ class StoredRows:
 class StateFile:
     """A file of a checkpoint: its BLAKE3 digest, by which it is named, its size in bytes, and what it holds."""
 
-    digest: str
+    digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     size: int
     rows: tuple[StoredRows, ...]
+
+    def __post_init__(self) -> None:
+        if any(stored.begin + stored.size > self.size for stored in self.rows):
+            raise ValueError("a file with rows behind its end")
 
     @property
     def name(self) -> str:
