@@ -11,6 +11,7 @@ import logging
 import random
 import threading
 
+from echo_queue.checked_thread import CheckedThread
 from echo_queue.errors import EchoQueueError
 from echo_queue.queue import Caller, Operator
 from echo_queue.queue.counts import counted
@@ -24,17 +25,16 @@ LONGEST_PAUSE_S = 1.0
 CLOSE_S = 5.0
 
 
-class LeaseSweeper(threading.Thread):
-    """Sweeps a run until it is closed. The learner's main thread calls `check`."""
+class LeaseSweeper(CheckedThread):
+    """Sweeps a run until it is closed. The learner's main thread calls `check`: without it no lease would ever end."""
 
     def __init__(self, caller: Caller, lease_s: float, name: str = "lease sweeper") -> None:
-        super().__init__(name=name, daemon=True)
+        super().__init__(name)
         self._operator = Operator(caller)
         self._pause_s = min(lease_s / SWEEPS_PER_LEASE, LONGEST_PAUSE_S)
         self._closed = threading.Event()
-        self._failure: Exception | None = None
 
-    def run(self) -> None:
+    def work(self) -> None:
         trouble = ""
         while not self._closed.wait(self._pause_s * random.uniform(0.75, 1.25)):
             try:
@@ -44,14 +44,6 @@ class LeaseSweeper(threading.Thread):
                 if str(error) != trouble:
                     log.warning("housekeeping: %s", error)
                 trouble = str(error)
-            except Exception as error:
-                self._failure = error
-                return
-
-    def check(self) -> None:
-        """Raises the error that ended the thread, if any: without it no lease would ever end."""
-        if self._failure is not None:
-            raise self._failure
 
     def close(self) -> None:
         """Ends the thread, if it was started; a sweep that waits for Redis longer than `CLOSE_S` is left behind."""

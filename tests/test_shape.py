@@ -17,7 +17,7 @@ from echo_queue.queue.caller import Caller, Client
 from tests.source_code import PRODUCT, ROOT, files, nodes_of, parents_of, tree_of
 
 FLOORS = (
-    ("errors", "failpoints", "documents", "file_lock"),
+    ("errors", "failpoints", "documents", "checked_thread", "file_lock"),
     ("atomic_file", "config"),
     ("records", "models", "connections"),
     ("queue",),

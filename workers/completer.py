@@ -11,7 +11,6 @@ The engine goes on generating meanwhile.
 """
 
 import logging
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from echo_queue.checked_thread import CheckedThread
 from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError
 from echo_queue.queue import Outcome, WorkerQueue
@@ -61,7 +61,7 @@ class ScoredGroup(NamedTuple):
     assignment: Assignment
 
 
-class GroupCompleter(threading.Thread):
+class GroupCompleter(CheckedThread):
     """Takes ended samples from the rollout loop (`submit`) and completes their groups in the queue."""
 
     def __init__(
@@ -74,7 +74,7 @@ class GroupCompleter(threading.Thread):
         prompts: PromptEncoder,
         held: HeldLeases,
     ) -> None:
-        super().__init__(name="group completer", daemon=True)
+        super().__init__("group completer")
         self.returned: SimpleQueue[EndedSample] = SimpleQueue()
         """Samples that continue after an observation; the rollout loop takes them from here."""
         self.accepted = 0
@@ -99,7 +99,6 @@ class GroupCompleter(threading.Thread):
         self._calls = 0
         self._done = 0
         self._submitted = 0
-        self._error: Exception | None = None
 
     @property
     def waiting(self) -> int:
@@ -117,28 +116,20 @@ class GroupCompleter(threading.Thread):
         self._inbox.put(EndedSample(assignment, number))
         self._scorer.wake()
 
-    def check(self) -> None:
-        """Raises the error that stopped this thread, if any."""
-        if self._error is not None:
-            raise self._error
-
     def close(self, within_s: float) -> None:
         """Ends the thread after the calls under way; leaves it behind if that takes longer than `within_s`."""
         self._inbox.put(None)
         self._scorer.wake()
         self.join(timeout=within_s)
 
-    def run(self) -> None:
-        try:
-            while not self._closing or self._scorer.under_way:
-                self._take()
-                for call in self._scorer.wait(self._pause_s()):
-                    self._answered(call)
-                if self._scored and (not self._scorer.under_way or time.monotonic() > self._scored_s + SEND_AFTER_S):
-                    self._send_scored()
-            self._send_scored()
-        except Exception as error:
-            self._error = error
+    def work(self) -> None:
+        while not self._closing or self._scorer.under_way:
+            self._take()
+            for call in self._scorer.wait(self._pause_s()):
+                self._answered(call)
+            if self._scored and (not self._scorer.under_way or time.monotonic() > self._scored_s + SEND_AFTER_S):
+                self._send_scored()
+        self._send_scored()
 
     def _pause_s(self) -> float:
         """Returns how long to wait for calls: until scored groups are to be sent, if there are any."""

@@ -16,6 +16,7 @@ from functools import partial
 from typing import NamedTuple
 
 from echo_queue import __version__
+from echo_queue.checked_thread import CheckedThread
 from echo_queue.queue import Heartbeat, WorkerOrder, WorkerQueue
 from echo_queue.queue.counts import counted
 from echo_queue.queue.generation_times import GenerationTimes
@@ -63,7 +64,7 @@ class GroupRate:
         return _rate(self._past[0], (now_s, accepted))
 
 
-class LeaseKeeper(threading.Thread):
+class LeaseKeeper(CheckedThread):
     """Renews, stores and reports every `every_s` seconds.
 
     `accepted` returns the number of groups that the queue has accepted so far, and `generation_s` the times of the last
@@ -88,7 +89,7 @@ class LeaseKeeper(threading.Thread):
         place: Place,
         obey: Callable[[WorkerOrder], None],
     ) -> None:
-        super().__init__(name="lease keeper", daemon=True)
+        super().__init__("lease keeper")
         self.state = "starting"
         self._held = held
         self._accepted = accepted
@@ -102,7 +103,6 @@ class LeaseKeeper(threading.Thread):
         began_s = time.monotonic()
         self._sampled_past: deque[tuple[float, int]] = deque([(began_s, engine.sampled)])
         self._group_rate = GroupRate(began_s)
-        self._error: Exception | None = None
         self._fetched = fetched
         self._obey = obey
         self._serving = self._reported = Serving(engine.version)
@@ -112,21 +112,17 @@ class LeaseKeeper(threading.Thread):
         self._wake = threading.Event()
         self._closed = False
 
-    def run(self) -> None:
+    def work(self) -> None:
         while not self._closed:
             self._wake.clear()
-            try:
-                self._renew()
-                if self._closed:
-                    return
-                serving = self._serving
-                order = self._queue.heartbeat(self._worker, self._heartbeat(serving), self._every_s)
-                self._reported = serving
-                if order is not None:
-                    self._obey(order)
-            except Exception as error:
-                self._error = error
+            self._renew()
+            if self._closed:
                 return
+            serving = self._serving
+            order = self._queue.heartbeat(self._worker, self._heartbeat(serving), self._every_s)
+            self._reported = serving
+            if order is not None:
+                self._obey(order)
             self._wake.wait(self._every_s)
 
     def serve(self, published: Published, pause_s: float) -> None:
@@ -138,11 +134,6 @@ class LeaseKeeper(threading.Thread):
         self._serving = Serving(published.version, published.ms if self._joined else 0, pause_s)
         self._joined = True
         self._wake.set()
-
-    def check(self) -> None:
-        """Raises the error that stopped this thread, if any."""
-        if self._error is not None:
-            raise self._error
 
     def hand_back(self) -> list[str]:
         """Main thread: hands back all tasks that are held, for other workers to continue; returns their ids."""

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from echo_queue.checked_thread import CheckedThread
 from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError, IdleError, Problem
 from echo_queue.queue import Lease, WorkerQueue, diagnosis
@@ -46,7 +47,7 @@ class LeasedTasks:
     needed: Version | None
 
 
-class TaskLeaser(threading.Thread):
+class TaskLeaser(CheckedThread):
     """Leases tasks and makes them assignments. `serving` returns the version that the engine serves now."""
 
     def __init__(
@@ -60,7 +61,7 @@ class TaskLeaser(threading.Thread):
         held: HeldLeases,
         serving: Callable[[], Version],
     ) -> None:
-        super().__init__(name="task leaser", daemon=True)
+        super().__init__("task leaser")
         self.finished = False
         """True once the run is finished: there will be no more tasks."""
         self.wake = threading.Event()
@@ -77,7 +78,6 @@ class TaskLeaser(threading.Thread):
         self._lock = threading.Lock()
         self._lease_lock = threading.Lock()
         self._wanted = threading.Event()
-        self._error: Exception | None = None
         self._closed = False
         self._suspended_s: float | None = None
         """Since when the learner lets this worker lease nothing; None: it may lease."""
@@ -100,11 +100,6 @@ class TaskLeaser(threading.Thread):
             self._wanted.set()
         return leased
 
-    def check(self) -> None:
-        """Raises the error that stopped this thread, if any."""
-        if self._error is not None:
-            raise self._error
-
     def forget(self) -> None:
         """Main thread: drops the tasks that were leased and not exchanged; leases none until the next `exchange`."""
         with self._lock:
@@ -118,26 +113,24 @@ class TaskLeaser(threading.Thread):
         self._wanted.set()
         self.forget()
 
-    def run(self) -> None:
+    def work(self) -> None:
         """Leases tasks whenever there is room, until the run is finished, an error occurs, or `close` is called."""
-        try:
-            while not self._closed:
-                if not self._room:
-                    self._wanted.wait(IDLE_S)
-                    self._wanted.clear()
-                    self._note_move()
-                    continue
-                with self._lease_lock:
-                    lease = self._lease(0 if self._closed else self._room)
-                if lease is not None and lease.finished:
-                    self.finished = True
-                    return
-                if lease is not None and not lease.tasks:
-                    self._wait_for_offer(lease)
-        except Exception as error:
-            self._error = error
-        finally:
-            self.wake.set()
+        while not self._closed:
+            if not self._room:
+                self._wanted.wait(IDLE_S)
+                self._wanted.clear()
+                self._note_move()
+                continue
+            with self._lease_lock:
+                lease = self._lease(0 if self._closed else self._room)
+            if lease is not None and lease.finished:
+                self.finished = True
+                return
+            if lease is not None and not lease.tasks:
+                self._wait_for_offer(lease)
+
+    def ended(self) -> None:
+        self.wake.set()
 
     def _lease(self, room: int) -> Lease | None:
         """Leases and prepares up to `room` tasks; returns None if there is no room any more."""

@@ -5,10 +5,10 @@
 """
 
 import logging
-import threading
 from queue import Empty, SimpleQueue
 
 from echo_queue import documents
+from echo_queue.checked_thread import CheckedThread
 from echo_queue.config import Config
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import DeadlineError, Problem
@@ -22,28 +22,22 @@ from learner.ranks.team import Team
 log = logging.getLogger(__name__)
 
 
-class PartThread(threading.Thread):
+class PartThread(CheckedThread):
     """Follows rank 0's instructions. The learner's thread calls every public method."""
 
     def __init__(self, config: Config, store: ObjectStore, team: Team) -> None:
-        super().__init__(name="publish thread", daemon=True)
+        super().__init__("publish thread")
         self._config, self._store, self._team = config, store, team
         self._handed_over: SimpleQueue[Snapshot] = SimpleQueue()
         self._snapshot: Snapshot | None = None
         """The version that is being published."""
         self._places = range(0)
         """The places of this rank's parts."""
-        self._failure: BaseException | None = None
 
     def hand_over(self, snapshot: Snapshot) -> None:
         """Gives the thread this rank's share of the next version that rank 0 publishes."""
         self.check()
         self._handed_over.put(snapshot)
-
-    def check(self) -> None:
-        """Raises the error that stopped this thread, if any."""
-        if self._failure is not None:
-            raise self._failure
 
     def close(self) -> None:
         """Waits until rank 0 needs no more parts, since it ends what is under way; not longer than it would."""
@@ -51,14 +45,11 @@ class PartThread(threading.Thread):
         if self.is_alive():
             log.warning("a version is left half published; nothing points to it")
 
-    def run(self) -> None:
-        try:
-            maker, heard = self._maker(self._hear(0)), 1
-            while (instruction := self._hear(heard)).kind != "end":
-                self._follow(instruction, heard, maker)
-                heard += 1
-        except BaseException as error:
-            self._failure = error
+    def work(self) -> None:
+        maker, heard = self._maker(self._hear(0)), 1
+        while (instruction := self._hear(heard)).kind != "end":
+            self._follow(instruction, heard, maker)
+            heard += 1
 
     def _hear(self, number: int) -> Instruction:
         return documents.decode(Instruction, self._team.hear(NAME.format(number)), "rank 0's instruction")

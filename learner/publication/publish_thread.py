@@ -16,6 +16,7 @@ from typing import NamedTuple, Self
 
 import torch
 
+from echo_queue.checked_thread import CheckedThread
 from echo_queue.errors import DeadlineError, Problem
 from echo_queue.queue import Status
 from echo_queue.queue.staleness_rules import kappa_needed
@@ -55,7 +56,7 @@ class Snapshot(NamedTuple):
         return cls(version, share, time.monotonic(), ready(share.rows.values()))
 
 
-class PublishThread(threading.Thread):
+class PublishThread(CheckedThread):
     """Publishes one version at a time.
 
     `publish` stores a version's weights and moves the pointer to it; `deadline_s` is the deadline of one version.
@@ -63,7 +64,7 @@ class PublishThread(threading.Thread):
     """
 
     def __init__(self, publish: Publish, further: Further, deadline_s: float) -> None:
-        super().__init__(name="publish thread", daemon=True)
+        super().__init__("publish thread")
         self.t_bcast_s = 0.0
         self._publish = publish
         self._further = further
@@ -73,7 +74,6 @@ class PublishThread(threading.Thread):
         self._publishing: Snapshot | None = None
         self._arriving: tuple[Version, float] | None = None
         """The version that is on its way to the workers, and when its update ended."""
-        self._failure: BaseException | None = None
         self._closed = False
 
     @property
@@ -94,7 +94,7 @@ class PublishThread(threading.Thread):
     def wait(self) -> None:
         """Waits until everything handed over is published. Raises `DeadlineError` naming the version that is not."""
         with self._changed:
-            while self._failure is None and (snapshot := self._publishing or self._waiting):
+            while self.failure is None and (snapshot := self._publishing or self._waiting):
                 # Where versions take long, one may take long; the next version has a deadline of its own.
                 deadline_s = max(self._deadline_s, STUCK_FACTOR * self.t_bcast_s)
                 if not self._changed.wait_for(lambda was=snapshot: self._has_left(was), deadline_s):  # type: ignore[misc]
@@ -102,11 +102,6 @@ class PublishThread(threading.Thread):
                     fix = "check that the object store accepts data; a restart publishes the newest version again"
                     raise DeadlineError(Problem("publish thread", what, fix))
         self.check()
-
-    def check(self) -> None:
-        """Raises the error that stopped this thread, if any."""
-        if self._failure is not None:
-            raise self._failure
 
     def close(self) -> None:
         """Finishes the version that is being published if that takes no longer than usual; drops one that waits."""
@@ -117,13 +112,12 @@ class PublishThread(threading.Thread):
         if self.is_alive():
             log.warning("a version is left half published; nothing points to it")
 
-    def run(self) -> None:
+    def work(self) -> None:
         while self._next():
-            try:
-                self._further(self._publish_next(), self._hurried)
-            except BaseException as error:
-                self._failure = error
-                self._end_publication()
+            self._further(self._publish_next(), self._hurried)
+
+    def ended(self) -> None:
+        self._end_publication()
 
     def _publish_next(self) -> Version:
         """Publishes the next version, and returns it. Its share is let go: what is further made of it is kept."""
@@ -145,13 +139,13 @@ class PublishThread(threading.Thread):
         return self._waiting is not None or self._closed
 
     def _has_left(self, snapshot: Snapshot) -> bool:
-        return self._failure is not None or (self._publishing is not snapshot and self._waiting is not snapshot)
+        return self.failure is not None or (self._publishing is not snapshot and self._waiting is not snapshot)
 
     def _next(self) -> bool:
         """Waits for a version to publish. Returns whether there is one."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._closed or self._failure)
-            if self._closed or self._failure:
+            self._changed.wait_for(lambda: self._waiting or self._closed)
+            if self._closed:
                 return False
             self._publishing, self._waiting = self._waiting, None
             return True

@@ -11,7 +11,6 @@
 """
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,6 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from echo_queue.checked_thread import CheckedThread
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import DeadlineError, Problem
 from echo_queue.records import Version
@@ -47,19 +47,15 @@ class Snapshot(NamedTuple):
     copied: "torch.cuda.Event | None"
 
 
-class BackgroundThread(threading.Thread):
-    """Does one thing beside the loop. `failure` is the error that ended it, if any."""
+class BackgroundThread(CheckedThread):
+    """Does one thing beside the loop."""
 
     def __init__(self, name: str, action: Callable[[], object]) -> None:
-        super().__init__(name=name, daemon=True)
-        self.failure: BaseException | None = None
+        super().__init__(name)
         self._action = action
 
-    def run(self) -> None:
-        try:
-            self._action()
-        except BaseException as error:
-            self.failure = error
+    def work(self) -> None:
+        self._action()
 
 
 class SaveThread(BackgroundThread):
@@ -168,8 +164,8 @@ class BackgroundSaver:
     def check(self) -> None:
         """Raises the error that ended a thread of this rank, if any."""
         for thread in (self._making_room, self._saving, self._pruning):
-            if thread is not None and thread.failure is not None:
-                raise thread.failure
+            if thread is not None:
+                thread.check()
 
     def close(self) -> None:
         """Lets what is under way end, for `CLOSE_S` at most: a checkpoint that becomes durable counts."""
