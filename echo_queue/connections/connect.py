@@ -5,10 +5,7 @@
 - Every failure is one `ServiceError` that names the configuration key and the fix.
 """
 
-import random
-import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 import redis
@@ -29,6 +26,7 @@ from echo_queue.connections.endpoints import (
     store_endpoint,
 )
 from echo_queue.connections.redis_errors import RefusedUserError, explain, may_pass, refused_users, refuses_user
+from echo_queue.connections.retries import repeat
 from echo_queue.connections.secrets import Role
 from echo_queue.connections.server_directory import ServerDirectory
 from echo_queue.connections.storage.errors import Unreachable
@@ -43,8 +41,6 @@ CONNECT_DEADLINE_S = 5.0
 """The longest wait of a role for services that are starting, restarting or failing over."""
 ONLOOKERS: tuple[Role, ...] = ("monitor", "celery")
 """The roles that make no move; `echo-queue status` also shows a run whose server is set badly."""
-
-T = TypeVar("T")
 
 
 def connect_redis(
@@ -72,7 +68,7 @@ def connect_redis(
         return client
 
     try:
-        return _with_retries(connect, deadline_s)
+        return repeat(connect, deadline_s)
     except Unreachable as error:
         _raise_if_disk_full(config)
         if config.redis.url != EMBEDDED or error.problems[0].fix == START_EMBEDDED:
@@ -109,7 +105,7 @@ def connect_store(config: Config, role: Role = "worker", deadline_s: float = CON
         return store
 
     try:
-        return _with_retries(connect, deadline_s)
+        return repeat(connect, deadline_s)
     except Unreachable as error:
         if config.store.url != EMBEDDED or error.problems[0].fix == START_EMBEDDED:
             raise
@@ -195,16 +191,3 @@ def _host_and_port(text: str) -> tuple[str, int]:
     if not host:
         raise ValueError(f"Sentinel {text} has no port")
     return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def _with_retries(connect: Callable[[], T], deadline_s: float) -> T:
-    """Repeats `connect` while services start, restart or fail over; a refusal is final at once."""
-    give_up, pause_s = time.monotonic() + deadline_s, 0.05
-    while True:
-        try:
-            return connect()
-        except ServiceError as error:
-            if not isinstance(error, Unreachable) or time.monotonic() + pause_s > give_up:
-                raise
-        time.sleep(pause_s * random.uniform(0.5, 1.0))
-        pause_s = min(2 * pause_s, 1.0)

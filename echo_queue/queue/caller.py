@@ -10,10 +10,8 @@
   otherwise. No error of Redis's own leaves this module.
 """
 
-import random
-import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeVar
 
 import redis
@@ -26,6 +24,8 @@ from redis.exceptions import (
 )
 
 from echo_queue import failpoints
+from echo_queue.connections.retries import repeat
+from echo_queue.connections.storage.errors import Unreachable
 from echo_queue.connections.storage.outage_log import outage_log
 from echo_queue.errors import FencedError, Problem, PromptError, ServiceError, SetBackError
 from echo_queue.queue import library
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from echo_queue.connections.secrets import Role
 
 DEADLINE_S = 60.0
-FIRST_PAUSE_S = 0.05
-LONGEST_PAUSE_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -169,25 +167,20 @@ class Caller:
         return failpoints.step(step, lambda: self._repeat(send), about)
 
     def _repeat(self, send: Callable[[], Any]) -> Any:
-        began = time.monotonic()
-        give_up, pause_s = began + self.deadline_s, FIRST_PAUSE_S
-        while True:
-            try:
-                answer = self._try(send)
-            except redis.RedisError as error:
-                left_s = give_up - time.monotonic()
-                if not _passing(error):
-                    self._outages.answered()
-                if not _passing(error) or left_s <= 0:
-                    self._explain(error)
-                self._outages.failed(str(error), began, left_s)
-            else:
-                self._outages.answered()
-                return answer
-            time.sleep(min(left_s, pause_s * random.uniform(0.5, 1.0)))
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        try:
+            return repeat(lambda: self._try(send), self.deadline_s, self._outages)
+        except Unreachable as error:
+            (problem,) = error.problems
+            what = f"no answer within {self.deadline_s:.0f} s: {problem.what}"
+            raise ServiceError(replace(problem, what=what)) from None
 
     def _try(self, send: Callable[[], Any]) -> Any:
+        try:
+            return self._sent(send)
+        except redis.RedisError as error:
+            self._explain(error)
+
+    def _sent(self, send: Callable[[], Any]) -> Any:
         try:
             return send()
         except redis.ResponseError as error:
@@ -218,8 +211,7 @@ class Caller:
         fix = FIXES.get(code) or _fix(error)
         if code in ("EQSET", "EQNAME"):
             raise PromptError(Problem(self.where, rest, fix)) from None
-        what = f"no answer within {self.deadline_s:.0f} s: {text}" if _passing(error) else text
-        raise ServiceError(Problem(self.where, what, fix)) from None
+        raise (Unreachable if _passing(error) else ServiceError)(Problem(self.where, text, fix)) from None
 
 
 class Client:

@@ -29,6 +29,7 @@ from boto3.s3.transfer import TransferConfig
 from botocore import exceptions as boto
 
 from echo_queue import failpoints
+from echo_queue.connections.retries import FIRST_PAUSE_S, repeat
 from echo_queue.connections.storage.client import StoreKeychain, add_md5, client
 from echo_queue.connections.storage.endpoint import StoreEndpoint
 from echo_queue.connections.storage.errors import (
@@ -49,8 +50,6 @@ from echo_queue.connections.storage.outage_log import outage_log
 from echo_queue.errors import Problem, ServiceError
 
 DEADLINE_S = 60.0
-FIRST_PAUSE_S = 0.05
-LONGEST_PAUSE_S = 2.0
 RACES, RACERS = 3, 8
 DELETE_BATCH = 1000  # S3's own limit
 MULTIPART_BYTES = 64 << 20
@@ -376,36 +375,23 @@ class ObjectStore:
 
     def _persist(self, verb: str, what: str, request: Callable[[], T], deadline_s: float | None = None) -> T:
         """Repeats `request`, which must be idempotent, while its failure may pass. All tries are one failpoint step."""
-        return failpoints.step(f"{verb} {kind_of(what)}", lambda: self._repeat(what, request, deadline_s), what)
+        deadline_s = self.deadline_s if deadline_s is None else deadline_s
+        tries = partial(repeat, lambda: self._try(what, request), deadline_s, self._outages)
+        return failpoints.step(f"{verb} {kind_of(what)}", tries, what)
 
-    def _repeat(self, what: str, request: Callable[[], T], deadline_s: float | None) -> T:
-        began = time.monotonic()
-        give_up = began + (self.deadline_s if deadline_s is None else deadline_s)
-        pause_s = FIRST_PAUSE_S
-        while True:
-            keys = None
-            try:
-                keys = self._keychain.get_frozen_credentials()
-                answer = request()
-            except FAILURES as error:
-                failure = explain(_cause(error), self.endpoint, what)
-            else:
-                self._outages.answered()
-                return answer
-            left_s = give_up - time.monotonic()
-            if isinstance(failure, DeniedError | ExpiredKeysError) and self._keychain.changed_since(keys):
-                continue
-            if not isinstance(failure, Unreachable):
-                self._outages.answered()
-            if not isinstance(failure, Unreachable) or pause_s > left_s:
-                try:
-                    raise failure
-                finally:
-                    del failure  # else it and this frame would keep alive what the callers hold, such as weights
-            self._outages.failed(failure.problems[0].what, began, left_s)
-            del failure
-            time.sleep(pause_s * random.uniform(0.5, 1.0))
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+    def _try(self, what: str, request: Callable[[], T]) -> T:
+        keys = None
+        try:
+            keys = self._keychain.get_frozen_credentials()
+            return request()
+        except FAILURES as error:
+            failure = explain(_cause(error), self.endpoint, what)
+        if isinstance(failure, DeniedError | ExpiredKeysError) and self._keychain.changed_since(keys):
+            return self._try(what, request)
+        try:
+            raise failure
+        finally:
+            del failure  # else it and this frame would keep alive what the callers hold, such as weights
 
 
 class _Readable(io.RawIOBase):

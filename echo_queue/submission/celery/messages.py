@@ -1,7 +1,5 @@
 """The messages in Celery's broker: their names, sending them, and counting those that no worker has taken."""
 
-import random
-import time
 from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -10,6 +8,8 @@ from kombu.exceptions import LimitExceeded, OperationalError
 from redis import RedisError
 
 from echo_queue import failpoints
+from echo_queue.connections.retries import repeat
+from echo_queue.connections.storage.errors import Unreachable
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.queue import Chunk
 
@@ -22,7 +22,6 @@ SUBMIT_PROMPT_SET = "echo_queue.submission.submit_prompt_set"
 BROKEN = (OperationalError, LimitExceeded, RedisError, AttributeError)
 """Errors of a broken connection. Kombu raises the last one on a channel that was closed while in use."""
 SEND_DEADLINE_S = 5.0
-PAUSE_S = 0.2
 
 
 def send(app: "Celery", name: str, source: str, chunks: Iterable[Chunk]) -> None:
@@ -30,22 +29,19 @@ def send(app: "Celery", name: str, source: str, chunks: Iterable[Chunk]) -> None
     for chunk in chunks:
         rows = {"first": chunk.first, "last": chunk.first + chunk.count - 1}
         message = {"set": name, "number": chunk.number, "source": source, **rows}
-        failpoints.step("send chunk", partial(_send, app, message), (name, chunk.number))
+        tries = partial(repeat, partial(_send, app, message), SEND_DEADLINE_S)
+        failpoints.step("send chunk", tries, (name, chunk.number))
 
 
 def _send(app: "Celery", message: dict[str, Any]) -> None:
-    """Sends one message, and repeats it if a connection breaks while it is restored: Celery's own retries do not."""
-    give_up = time.monotonic() + SEND_DEADLINE_S
-    while True:
-        try:
-            with app.producer_pool.acquire(block=True, timeout=SEND_DEADLINE_S) as producer:
-                app.send_task(EXPAND_CHUNK, kwargs=message, producer=producer)
-                return
-        except BROKEN as error:
-            if time.monotonic() > give_up:
-                fix = "check redis.url and the rights of its user `celery`, then submit again: no chunk is added twice"
-                raise ServiceError(Problem("Celery's broker", str(error), fix)) from None
-        time.sleep(random.uniform(0, PAUSE_S))
+    """Sends one message. Raises `Unreachable` also if a connection breaks while it is restored, when Celery itself does
+    not try again."""
+    try:
+        with app.producer_pool.acquire(block=True, timeout=SEND_DEADLINE_S) as producer:
+            app.send_task(EXPAND_CHUNK, kwargs=message, producer=producer)
+    except BROKEN as error:
+        fix = "check redis.url and the rights of its user `celery`, then submit again: no chunk is added twice"
+        raise Unreachable(Problem("Celery's broker", str(error), fix)) from None
 
 
 def messages_waiting(app: "Celery") -> int:

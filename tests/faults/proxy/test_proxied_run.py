@@ -15,16 +15,15 @@ import torch
 
 from echo_queue.config import Config
 from echo_queue.config.loading import load
-from echo_queue.connections import connect
+from echo_queue.connections import connect, retries
 from echo_queue.connections.endpoints import CELERY_PREFIX
 from echo_queue.connections.secrets import ROLES, StoreKeys
 from echo_queue.connections.storage import client as store_client
-from echo_queue.connections.storage import object_store as store_module
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import DeadlineError, ServiceError
 from echo_queue.launch.servers.redis_server import RedisServer, User
 from echo_queue.launch.servers.s3_server import S3Server
-from echo_queue.queue import RunRules, acl, caller, events, library
+from echo_queue.queue import RunRules, acl, events, library
 from echo_queue.reporting import metrics
 from echo_queue.submission import submit
 from learner.recovery import checkpoint
@@ -50,9 +49,8 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connect, "SOCKET_TIMEOUT_S", 0.6)
     monkeypatch.setattr(events, "BLOCK_S", 0.3)
     monkeypatch.setattr(store_client, "READ_TIMEOUT_S", 0.5)
-    for module in (caller, store_module):
-        monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.01)
-        monkeypatch.setattr(module, "LONGEST_PAUSE_S", 0.2)
+    monkeypatch.setattr(retries, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(retries, "LONGEST_PAUSE_S", 0.2)
 
 
 class ProxiedServices:

@@ -16,13 +16,13 @@ from redis.retry import Retry
 
 from echo_queue import weights
 from echo_queue.config import Weights
-from echo_queue.connections import redis_errors
+from echo_queue.connections import redis_errors, retries
 from echo_queue.connections.storage import client as store_client
 from echo_queue.connections.storage import object_store as store_module
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import ServiceError, SetBackError
 from echo_queue.launch.servers.redis_server import RedisServer
-from echo_queue.queue import caller, library
+from echo_queue.queue import library
 from echo_queue.records import Version
 from learner.recovery import checkpoint
 from learner.recovery.manifest import CheckpointManifest
@@ -43,7 +43,7 @@ NEVER_CALLED = {"confirm"}
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short pauses between tries, short patience with a silent server."""
-    monkeypatch.setattr(caller, "FIRST_PAUSE_S", 0.002)
+    monkeypatch.setattr(retries, "FIRST_PAUSE_S", 0.002)
     monkeypatch.setattr(store_module, "FIRST_PAUSE_S", 0.002)
     monkeypatch.setattr(store_client, "READ_TIMEOUT_S", SILENCE_S)
 
