@@ -33,6 +33,7 @@ from echo_queue.fleet.state import (
     Start,
     State,
 )
+from echo_queue.queue.counts import duration
 
 TOLERANCE = 0.005
 """Share of the supply needed that may be missing, so that the last digit of a measurement rents nothing."""
@@ -110,9 +111,9 @@ class _Turn:
         """Returns why the learner needs no machine any more, though its run is not finished; empty if it needs some."""
         memory, stall_s = self._memory, self._limits.stall_s
         if memory.silent_s >= stall_s:
-            return f"no learner has been heard for {_time(memory.silent_s)}: nothing needs these machines"
+            return f"no learner has been heard for {duration(memory.silent_s)}: nothing needs these machines"
         if memory.still_s >= max(STILL * stall_s, SLOW * self._state.learner.t_train_s):
-            return f"the learner has made no progress for {_time(memory.still_s)}: nothing needs these machines"
+            return f"the learner has made no progress for {duration(memory.still_s)}: nothing needs these machines"
         return ""
 
     def _grow(self, wanted: Mapping[str, int]) -> Decision:
@@ -285,10 +286,6 @@ class _Turn:
     def _worth(self, name: str) -> tuple[float, bool, str]:
         """Sorts what gives nothing first, and of equals what has not served yet."""
         return self._credit(name) / self._price(name), self._found.phases[name] is Phase.serving, name
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
 
 
 def _order(name: str, stage: Stage) -> Order:

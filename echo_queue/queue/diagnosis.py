@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from echo_queue.queue import staleness_rules
-from echo_queue.queue.counts import agreeing, counted
+from echo_queue.queue.counts import agreeing, counted, duration
 from echo_queue.queue.monitor import Monitor
 from echo_queue.queue.types import Lease, Status, WorkerStatus
 from echo_queue.records import Version
@@ -98,7 +98,7 @@ def _silent(status: Status) -> Iterator[str]:
     for worker in status.workers:
         if worker.held and not _heard(worker):
             left = "has left, or was not heard for an hour"
-            age = left if worker.silent_ms < 0 else f"its heartbeat is {_age(worker.silent_ms)} old"
+            age = left if worker.silent_ms < 0 else f"its heartbeat is {duration(worker.silent_ms / 1000)} old"
             yield f"{worker.name} holds {counted(worker.held, 'task')} and {age}"
         if worker.suspended:
             yield f"{worker.name} is suspended until `echo-queue reinstate CONFIG {worker.name}`: {worker.suspended}"
@@ -108,7 +108,7 @@ def _silent(status: Status) -> Iterator[str]:
     if not status.learner_came:
         yield "no learner has begun yet"
     elif not _learner_heard(status):
-        gone, age = status.learner_silent_ms > GONE_MS, f"{_age(status.learner_silent_ms)} ago"
+        gone, age = status.learner_silent_ms > GONE_MS, f"{duration(status.learner_silent_ms / 1000)} ago"
         held = f" and {'had' if gone else 'has'} {counted(status.drained, 'group')} in hand" if status.drained else ""
         yield ("no learner lives: the last one was heard " if gone else "the learner was last heard ") + age + held
 
@@ -184,10 +184,6 @@ def _heard(worker: WorkerStatus) -> bool:
 
 def _free(status: Status) -> int:
     return status.tasks + status.retry - status.in_flight
-
-
-def _age(milliseconds: int) -> str:
-    return f"{milliseconds / 1000:.0f} s"
 
 
 def _named(what: str, numbers: Sequence[int]) -> str:

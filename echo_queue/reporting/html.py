@@ -20,7 +20,7 @@ import orjson
 from echo_queue import __version__
 from echo_queue.config import Config, toml_text
 from echo_queue.queue import Audit
-from echo_queue.queue.counts import counted
+from echo_queue.queue.counts import counted, duration, short
 from echo_queue.reporting import metrics
 from echo_queue.reporting.metrics import Summary, UpdateMetrics
 
@@ -112,8 +112,8 @@ def tiles(
         yield Tile(f"{scores['base']:.2f} → {scores['model']:.2f}", "held-out score, base and final", "good")
     yield Tile(duration(summary.seconds), "from first to last update")
     yield Tile(f"{summary.updates:,}", f"updates of {config.learner.batch_groups} groups")
-    yield Tile(f"{summary.samples:,}", f"samples, {_count(summary.tokens)} tokens")
-    yield Tile(_count(summary.tokens_per_s), "tokens trained per second")
+    yield Tile(f"{summary.samples:,}", f"samples, {short(summary.tokens)} tokens")
+    yield Tile(short(summary.tokens_per_s), "tokens trained per second")
     yield Tile(f"{summary.idle_share:.0%}", "learner idle")
     kept = summary.max_lag <= s
     lags = f"mean lag of groups; of tokens {summary.token_lag:.2f}; largest {summary.max_lag}, bound {s}"
@@ -127,16 +127,6 @@ def _queue_tiles(identity: bool | None, dead: int | None) -> Iterator[Tile]:
         yield Tile(f"{dead:,}", "prompts died and are not in the model", "bad")
     if identity is not None:
         yield Tile("kept" if identity else "broken", "identity of the queue", "good" if identity else "bad")
-
-
-def duration(seconds: float) -> str:
-    """Formats a duration: `48 s`, `3 min 20 s`, `5 h 02 min`."""
-    whole = round(seconds)
-    if whole < 120:
-        return f"{whole} s"
-    if whole < 7_200:
-        return f"{whole // 60} min {whole % 60:02} s"
-    return f"{whole // 3600:,} h {whole % 3600 // 60:02} min"
 
 
 def subtitle(config: Config, updates: Sequence[UpdateMetrics]) -> str:
@@ -246,10 +236,3 @@ def _settings(values: Mapping[str, Any], path: str = "") -> Iterator[str]:
     for key, value in values.items():
         if key not in rows:
             yield from _settings(value, f"{path}.{key}".lstrip("."))
-
-
-def _count(value: float) -> str:
-    for size, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if value >= size:
-            return f"{value / min(size, 1e3 if suffix == 'k' else size):.1f}{suffix}"
-    return f"{value:,.0f}"

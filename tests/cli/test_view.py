@@ -12,6 +12,7 @@ from echo_queue.cli.inspect.status import _document
 from echo_queue.config import Config
 from echo_queue.launch.supervisor import RoleState
 from echo_queue.queue import Heartbeat, RunRules, Status, WorkerStatus
+from echo_queue.queue.counts import short
 from echo_queue.queue.dead_causes import DeadCause
 from echo_queue.queue.generation_times import GenerationTimes
 from echo_queue.records import Published, Version
@@ -327,7 +328,7 @@ def test_sparks_and_bars_are_as_long_as_asked() -> None:
     assert view.spark([0.0] * 100, 10) == "▁" * 10
     assert view.bar(0.5, 8) == "████    "
     assert view.bar(2.0, 4) == "████"
-    assert (view.short(812), view.short(9_200), view.short(1_400_000)) == ("812", "9.2k", "1.4M")
+    assert (short(812), short(9_200), short(1_400_000)) == ("812", "9.2k", "1.4M")
     assert (view.clock(42), view.clock(187), view.clock(18_131)) == ("0:42", "3:07", "5:02:11")
 
 

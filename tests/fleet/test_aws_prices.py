@@ -54,14 +54,14 @@ def test_the_dearest_of_a_groups_types_and_zones_counts_by_its_latest_price() ->
         *(entry(0.2, 60.0, zone="z-b"), entry(5.0, 0.0, zone="z-c"), entry(6.0, 0.0, of="p5.48xlarge")),
     ]
     price = Clock(market_of(SPOT, history)).prices().of("spot")
-    assert price == (0.4, "spot price of g6.xlarge in z-b, set 30.0 min ago")
+    assert price == (0.4, "spot price of g6.xlarge in z-b, set 30 min 00 s ago")
 
 
 @pytest.mark.parametrize(
     ("group", "history", "said"),
     [
         (SPOT, [], "AWS states no spot price for g5.xlarge, g6.xlarge in z-a, z-b"),
-        (SPOT, [entry(0.3, OLD_S + 86_400)], "its spot price was set 8.0 days ago, which is too old"),
+        (SPOT, [entry(0.3, OLD_S + 86_400)], "its spot price was set 8 days 0 h ago, which is too old"),
         ({"AvailabilityZones": ["z-a"]}, [entry(0.3, 0.0)], "its group is not of spot machines alone"),
     ],
 )
@@ -81,7 +81,7 @@ def test_prices_are_read_every_few_minutes_and_kept_for_a_while_where_they_canno
     assert [prices.of("spot").usd_per_hour for _ in range(3)] == [0.3] * 3 and clock.reads == 1
     clock.away, clock.now_s = "not authorized", NOW_S + EVERY_S
     price = prices.of("spot")
-    assert price.usd_per_hour == 0.3 and "could not be read again for 5.0 min: not authorized" in price.said
+    assert price.usd_per_hour == 0.3 and "could not be read again for 5 min 00 s: not authorized" in price.said
     assert prices.of("spot") == price and clock.reads == 2, "it is not asked again at once"
     clock.now_s = NOW_S + KEPT_S + EVERY_S
     assert prices.of("spot") == (None, "its spot price cannot be read: not authorized")
@@ -102,7 +102,7 @@ def test_a_controller_decides_by_the_spot_prices_of_now_and_says_where_each_pric
         place.cloud.spot = {cheap: Spot(0.25, 60.0), dear: Spot(0.5, 7200.0)}
         turn = harness.controller(fleet, place.driver(), act=False).turn()
         assert turn and {one.pool: one.usd_per_hour for one in turn.demand.offers} == {"spot": 0.5, "rest": 0.5}
-        words = f"0.5 USD: spot price of {TYPES[1]} in {ZONES[1]}, set 2.0 h ago"
+        words = f"0.5 USD: spot price of {TYPES[1]} in {ZONES[1]}, set 2 h 00 min ago"
         assert turn.demand.prices == {"spot": words, "rest": words}
 
 

@@ -1,10 +1,10 @@
-"""Numbers of things in words, and one form of percentages wherever a command prints them."""
+"""Numbers in words, and one form of percentages wherever a command prints them."""
 
 import re
 
 import pytest
 
-from echo_queue.queue.counts import counted
+from echo_queue.queue.counts import counted, duration
 from tests.source_code import ROOT
 
 
@@ -14,6 +14,14 @@ from tests.source_code import ROOT
 def test_the_verb_goes_with_the_number(number: int, said: str) -> None:
     assert counted(number, "prompt", "is", "are") == said
     assert counted(number, "prompt") == said.rpartition(" ")[0]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(-1, "0 s"), (119, "119 s"), (200, "3 min 20 s"), (18_131, "5 h 02 min"), (200_000, "2 days 7 h")],
+)
+def test_a_duration_is_told_in_two_units_at_most(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
 
 
 def test_commands_print_percentages_without_a_blank() -> None:

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from echo_queue.cli.inspect.audit import sentence
-from echo_queue.cli.inspect.live.view import rewards, short
+from echo_queue.cli.inspect.live.view import rewards
 from echo_queue.cli.inspect.live.watcher import monitor
 from echo_queue.cli.inspect.show import newest_answers
 from echo_queue.config import Config
@@ -18,10 +18,9 @@ from echo_queue.connections.endpoints import EMBEDDED
 from echo_queue.errors import AGAIN, DONE, HOPELESS, EchoQueueError
 from echo_queue.launch.problem_output import WARNING, print_problems, print_wrapped
 from echo_queue.queue import Audit, Status
-from echo_queue.queue.counts import agreeing, counted
+from echo_queue.queue.counts import agreeing, counted, duration, short
 from echo_queue.queue.dead_causes import LOOKED_AT, DeadCause, causes
 from echo_queue.reporting import metrics, outcome, results
-from echo_queue.reporting.html import duration
 from echo_queue.submission.declaration import changed_source, left_as_it_is
 
 REASONS = 3

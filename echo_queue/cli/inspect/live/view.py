@@ -20,7 +20,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from echo_queue.launch.supervisor import RoleState
-from echo_queue.queue.counts import counted
+from echo_queue.queue.counts import counted, short
 from echo_queue.queue.dead_causes import DeadCause
 from echo_queue.queue.pool_status import pools_of
 from echo_queue.queue.types import Departure, FailedSet, Heartbeat, Status, WorkerStatus
@@ -199,14 +199,6 @@ def bar(share: float, width: int) -> str:
     eighths = round(min(1.0, max(0.0, share)) * width * 8)
     full, part = divmod(eighths, 8)
     return ("█" * full + (EIGHTHS[part] if part else "")).ljust(width)
-
-
-def short(value: float) -> str:
-    """Formats a number in a few characters: `812`, `9.2k`, `1.4M`."""
-    for size, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:.1f}{suffix}"
-    return f"{value:.0f}"
 
 
 def clock(seconds: float | None) -> str:

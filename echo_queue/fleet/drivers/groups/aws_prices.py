@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from echo_queue.fleet.drivers.groups.group import Price
 from echo_queue.fleet.drivers.protocol import DriverError
+from echo_queue.queue.counts import duration
 
 EVERY_S, KEPT_S, OLD_S = 300.0, 3_600.0, 7 * 86_400.0
 
@@ -102,19 +103,13 @@ def price_of(market: Market, now_s: float) -> Price:
     fresh = [one for one in market.prices if now_s - one.set_s <= OLD_S]
     if not fresh:
         age_s = now_s - max(one.set_s for one in market.prices)
-        return Price(None, f"its spot price was set {_age(age_s)} ago, which is too old")
+        return Price(None, f"its spot price was set {duration(age_s)} ago, which is too old")
     dearest = max(fresh, key=lambda one: one.usd_per_hour)
-    what = f"spot price of {dearest.instance_type} in {dearest.zone}, set {_age(now_s - dearest.set_s)} ago"
-    failed = f"; could not be read again for {_age(now_s - market.read_s)}: {market.failed}" if market.failed else ""
+    what = f"spot price of {dearest.instance_type} in {dearest.zone}, set {duration(now_s - dearest.set_s)} ago"
+    age = duration(now_s - market.read_s)
+    failed = f"; could not be read again for {age}: {market.failed}" if market.failed else ""
     return Price(dearest.usd_per_hour, what + failed)
 
 
 def _listed(words: Collection[str]) -> str:
     return ", ".join(sorted(words))
-
-
-def _age(seconds: float) -> str:
-    for unit_s, unit in ((86_400.0, "days"), (3_600.0, "h"), (60.0, "min")):
-        if seconds >= unit_s:
-            return f"{seconds / unit_s:.1f} {unit}"
-    return f"{max(0.0, seconds):.0f} s"
