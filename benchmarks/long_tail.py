@@ -31,10 +31,10 @@ from benchmarks.rows import Rows
 from benchmarks.verdict import conclude
 from echo_queue.capacity.simulation.learner import LearnerTimes
 from echo_queue.capacity.simulation.machine import Machine
-from echo_queue.capacity.simulation.real_queue import RealQueue, group_sample, simulated_server
 from echo_queue.capacity.simulation.world import Events, MachinePool, World
 from echo_queue.queue import Caller, Chunk, LearnerQueue, Operator, PromptSet, RunRules, SubmitterQueue, WorkerQueue
 from echo_queue.records import BASE, Group, PromptShard, Published, Task, Version
+from tests.capacity.simulation.real_queue import RealQueue, group_sample, simulated_server
 
 RECORDED = Path("benchmarks/long_tail.json")
 BATCH = 32
@@ -142,7 +142,7 @@ def run(client: "redis.Redis", name: str, trace: Trace, s: int, order: str) -> M
     begins = BASE
     if epochs == 2:  # the first takes no time
         begins = complete_first_epoch(caller, replace(rules, s=0), trace.now if order == "told" else trace.before)
-    tier = RealQueue(client, name, rules, begins, trace.now)
+    queue = RealQueue(client, name, rules, begins, trace.now)
     last = begins.number + len(trace.batches)
 
     def most(machine: Machine) -> int:
@@ -155,9 +155,9 @@ def run(client: "redis.Redis", name: str, trace: Trace, s: int, order: str) -> M
     workers = MachinePool("w", WORKERS, lambda _: trace.steps_s)
     events = Events(lambda prompt: float(trace.now[prompt]))
     times = LearnerTimes(trace.train_s, publish_s=0.0, kappa=1)
-    world = World(tier, rules, times, [workers], events, begin=begins.number, most=most)
+    world = World(queue, rules, times, [workers], events, begin=begins.number, most=most)
     world.run(last)
-    counts = tier.counts()
+    counts = queue.counts()
     return Measured(world.clock.now_s, world.clock.now_s - world.tally.train_s, counts.late + counts.cancelled)
 
 

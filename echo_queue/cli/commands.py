@@ -4,7 +4,6 @@ import json
 import logging
 from collections.abc import Iterator
 from datetime import datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
@@ -37,13 +36,6 @@ config_app = typer.Typer(help="Check a configuration without starting any proces
 app.add_typer(config_app, name="config", rich_help_panel=PREPARE)
 weights_app = typer.Typer(help="List, verify, copy and remove published weights.", no_args_is_help=True)
 app.add_typer(weights_app, name="weights", rich_help_panel=INSPECT)
-
-
-class Tier(StrEnum):
-    """The ways in which a simulation decides."""
-
-    fast = "fast"
-    exact = "exact"
 
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file of the run.", show_default=False)]
@@ -363,15 +355,12 @@ def simulate_fleet(
         str, typer.Option("--s", help="Bounds S to compare, such as 2,4,8; default: that of FILE.", show_default=False)
     ] = "",
     seed: Annotated[int, typer.Option(min=0, help="Seed of all that is drawn.")] = 0,
-    tier: Annotated[
-        Tier, typer.Option(help="fast decides in memory; exact by the real queue, in a hundred times the time.")
-    ] = Tier.fast,
     as_json: Json = False,
 ) -> None:
     """Simulate how busy a fleet keeps a learner, how old its data is, what is lost, and what an update costs."""
     from echo_queue.cli.plan.simulate import show as show_simulation
 
-    show_simulation(file, bounds, seed=seed, tier=tier.value, as_json=as_json)
+    show_simulation(file, bounds, seed=seed, as_json=as_json)
 
 
 @app.command(rich_help_panel=INSPECT)

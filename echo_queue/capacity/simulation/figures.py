@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from echo_queue.capacity.simulation.generation import HOUR_S
+from echo_queue.capacity.simulation.moves import Counts
 from echo_queue.capacity.simulation.setting import Setting
 from echo_queue.capacity.simulation.tally import Cause, Tally
-from echo_queue.capacity.simulation.tier import Counts
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from echo_queue.capacity.simulation.clock import Clock
 from echo_queue.capacity.simulation.memory_queue import FIRST_WINDOW
+from echo_queue.capacity.simulation.moves import SimulatedQueue
 from echo_queue.capacity.simulation.tally import Tally
-from echo_queue.capacity.simulation.tier import Tier
 from echo_queue.queue import RunRules, staleness_rules
 
 
@@ -30,14 +30,14 @@ class Learner:
     def __init__(
         self,
         clock: Clock,
-        tier: Tier,
+        queue: SimulatedQueue,
         rules: RunRules,
         times: LearnerTimes,
         *,
         begin: int,
         on_publish: Callable[[int], None],
     ) -> None:
-        self._clock, self._tier, self._rules, self._times = clock, tier, rules, times
+        self._clock, self._queue, self._rules, self._times = clock, queue, rules, times
         self._on_publish = on_publish
         self.tally = Tally()
         self.version, self.published = begin, begin
@@ -60,7 +60,7 @@ class Learner:
 
     def gather(self) -> None:
         """Drains what there is, and begins an update if that makes a batch. Call it while the learner waits."""
-        drained = self._tier.drain(self._rules.batch - len(self._hand))
+        drained = self._queue.drain(self._rules.batch - len(self._hand))
         self.moved = True
         if drained.late:
             self._forget_late()
@@ -86,7 +86,7 @@ class Learner:
         train_s, size = self._times.train_s, self._rules.batch
         widest = self._rules.s + 1
         self.window = staleness_rules.pace(self.window, self._starved_s, train_s, self._ready, size, widest=widest)
-        self._tier.advance(self.version, self._hand, self.window)
+        self._queue.advance(self.version, self._hand, self.window)
         self._hand, self.waiting = [], True
         self._publish_if_due()
         self.gather()
@@ -107,7 +107,7 @@ class Learner:
 
     def _published(self) -> None:
         self._publishing, self.published = False, self._handed_over
-        self._tier.publish(self.published)
+        self._queue.publish(self.published)
         self.moved = True
         if self.waiting:
             self._publish_if_due()

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from echo_queue.capacity.simulation.tier import Leased
+from echo_queue.capacity.simulation.moves import Leased
 
 NEARLY = 1e-6
 """Work that counts as none, because the account of it is rounded."""

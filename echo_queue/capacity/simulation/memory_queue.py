@@ -1,4 +1,4 @@
-"""The fast tier: the queue's decisions in memory, by the rules of `queue/staleness_rules.py`.
+"""The queue's decisions in memory, by the rules of `queue/staleness_rules.py`.
 
 It keeps to the order of the Lua functions (`queue/library/`), step by step: what came back is leased first, the oldest
 versions are drained first, a step admits, sends back and cancels as many as a step there. It leaves out what a
@@ -10,7 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from echo_queue.capacity.simulation.tier import Counts, Drained, Leased, Outcome, tokens_of
+from echo_queue.capacity.simulation.moves import Counts, DrainedTasks, Leased, tokens_of
 from echo_queue.queue import RunRules, staleness_rules
 
 ADMIT_MAX = 500
@@ -130,22 +130,22 @@ class MemoryQueue:
         for task in self._held.pop(machine, {}):
             self._end(task, max(task.leased_ms, self._renewed_ms) + self._rules.lease_ms)
 
-    def complete(self, machine: str, task: str, oldest: int) -> Outcome:
+    def complete(self, machine: str, task: str, oldest: int) -> bool:
         found = self._open.get(task)
         if found is None or found.ready:
-            return "refused"
+            return False
         if not staleness_rules.admissible(self._version, oldest, self._rules.s):
             self._counts = replace(self._counts, late=self._counts.late + 1)
             if found.holder == machine:
                 self._land(found)
                 self._fly(found, oldest)
                 self._end(found, HANDED_BACK_MS)
-            return "refused"
+            return False
         self._leave(found, told=machine)
         found.ready, found.oldest = True, oldest
         self._ready_count += 1
         heapq.heappush(self._ready, (oldest, found.entry, found))
-        return "accepted"
+        return True
 
     def renew(self) -> Sequence[tuple[str, str]]:
         self._renewed_ms = self._now_ms
@@ -169,7 +169,7 @@ class MemoryQueue:
             pass
         self._admit()
 
-    def drain(self, need: int) -> Drained:
+    def drain(self, need: int) -> DrainedTasks:
         taken: list[str] = []
         late, more = 0, True
         while more:
@@ -185,7 +185,7 @@ class MemoryQueue:
             more = (step == DRAIN_MAX or step_late == RETURN_MAX) and len(taken) < need
             self._admit()
         self._counts = replace(self._counts, late=self._counts.late + late)
-        return Drained(taken, self._ready_count, late, seats)
+        return DrainedTasks(taken, self._ready_count, late, seats)
 
     def advance(self, version: int, trained: Sequence[str], window: float) -> None:
         self._version, self._window = version, window

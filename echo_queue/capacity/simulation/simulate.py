@@ -1,9 +1,7 @@
-"""Simulates a setting on either tier. The same setting, seed and tier give the same figures, to the last bit."""
+"""Simulates a setting. The same setting and seed give the same figures, to the last bit."""
 
 import math
-import os
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import numpy as np
 
@@ -11,11 +9,10 @@ from echo_queue.capacity.simulation.figures import Figures, figures_of
 from echo_queue.capacity.simulation.generation import GroupWork, Pick, losses
 from echo_queue.capacity.simulation.learner import LearnerTimes
 from echo_queue.capacity.simulation.memory_queue import MemoryQueue
+from echo_queue.capacity.simulation.moves import SimulatedQueue
 from echo_queue.capacity.simulation.setting import Pool, Setting, read_generation_times, read_losses
-from echo_queue.capacity.simulation.tier import Tier
 from echo_queue.capacity.simulation.world import Events, MachinePool, World
 
-TierName = Literal["fast", "exact"]
 STRAGGLERS = 3
 """The stream of random numbers that says which machines are slow (`generation.py` has the others)."""
 PROMPTS_PER_GROUP = 10
@@ -23,39 +20,30 @@ PROMPTS_PER_GROUP = 10
 
 
 def simulate(
-    setting: Setting, seed: int = 0, tier: TierName = "fast", work: Callable[[int], float] | None = None
+    setting: Setting,
+    seed: int = 0,
+    *,
+    work: Callable[[int], float] | None = None,
+    queue: SimulatedQueue | None = None,
 ) -> Figures:
     """Simulates a setting. Raises `ConfigError` if a file that it names cannot be read.
 
-    `work`: the generation time of each prompt's group, in place of those that are drawn. `exact` starts a Redis server
-    for itself, and takes about a hundred times as long as `fast`.
+    `work`: the generation time of each prompt's group, in place of those that are drawn. `queue`: one with the
+    setting's rules and prompts, in place of one in memory.
     """
+    learner, simulation = setting.learner, setting.simulation
     work = work or GroupWork(setting.generation, read_generation_times(setting.generation), seed)
     lost = losses(setting, [read_losses(pool) for pool in setting.pools], seed)
-    events = Events(work, lost, Pick(seed))
-    prompts = _prompts(setting)
-    if tier == "fast":
-        return _run(setting, MemoryQueue(setting.rules, prompts), events, seed)
-    from echo_queue.capacity.simulation.real_queue import RealQueue, simulated_server, submit
-
-    with simulated_server() as client:
-        run = f"simulated-{os.getpid()}"
-        submit(client, run, setting.rules, prompts)
-        return _run(setting, RealQueue(client, run, setting.rules), events, seed)
-
-
-def _run(setting: Setting, tier: Tier, events: Events, seed: int) -> Figures:
-    learner, simulation = setting.learner, setting.simulation
     pools = [machine_pool(pool, number, setting, seed) for number, pool in enumerate(setting.pools)]
     times = LearnerTimes(learner.t_train_s, learner.publish_s, setting.kappa)
-    world = World(tier, setting.rules, times, pools, events)
+    queue = queue or MemoryQueue(setting.rules, prompts_of(setting))
+    world = World(queue, setting.rules, times, pools, Events(work, lost, Pick(seed)))
     world.run(simulation.warm_up)
     world.begin_account()
-    before = tier.counts()
+    before = queue.counts()
     world.run(simulation.warm_up + simulation.updates)
     tally = world.end_account()
-    supply = _supply(pools, events.work, setting)
-    return figures_of(setting, tally, world.clock.now_s, supply, (before, tier.counts()))
+    return figures_of(setting, tally, world.clock.now_s, _supply(pools, work, setting), (before, queue.counts()))
 
 
 def machine_pool(pool: Pool, number: int, setting: Setting, seed: int) -> MachinePool:
@@ -84,7 +72,8 @@ def _steps_s(pool: Pool, number: int, groups: int, seed: int) -> Callable[[int],
     return steps_s
 
 
-def _prompts(setting: Setting) -> int:
+def prompts_of(setting: Setting) -> int:
+    """Returns the number of prompts for which a simulation has need."""
     batches = setting.simulation.warm_up + setting.simulation.updates + setting.staleness.s + 1
     return PROMPTS_PER_GROUP * batches * setting.learner.batch_groups
 

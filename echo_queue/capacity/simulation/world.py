@@ -1,4 +1,4 @@
-"""A simulated run: one learner, pools of machines, and a queue of either tier, on one clock.
+"""A simulated run: one learner, pools of machines, and their queue, on one clock.
 
 - Machines lease, wait for weights, generate, complete, hand back and die as rollout workers do in the mode `in-flight`.
 - New weights reach all machines of a pool `fetch_s` after their publication; until then the machines go on with older
@@ -14,8 +14,8 @@ from functools import partial
 from echo_queue.capacity.simulation.clock import Clock
 from echo_queue.capacity.simulation.learner import Learner, LearnerTimes
 from echo_queue.capacity.simulation.machine import Fetching, Machine, Rollout
+from echo_queue.capacity.simulation.moves import Leased, SimulatedQueue, pause_s
 from echo_queue.capacity.simulation.tally import Cause, Tally
-from echo_queue.capacity.simulation.tier import Leased, Tier, pause_s
 from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.queue import RunRules, staleness_rules
 
@@ -67,7 +67,7 @@ class World:
 
     def __init__(
         self,
-        tier: Tier,
+        queue: SimulatedQueue,
         rules: RunRules,
         times: LearnerTimes,
         pools: Sequence[MachinePool],
@@ -77,8 +77,8 @@ class World:
         most: Callable[[Machine], int] = lambda machine: len(machine.steps_s),
     ) -> None:
         self.clock = Clock()
-        self._tier, self._rules, self._pools, self._events, self._most = tier, rules, pools, events, most
-        self.learner = Learner(self.clock, tier, rules, times, begin=begin, on_publish=self._tell_published)
+        self._queue, self._rules, self._pools, self._events, self._most = queue, rules, pools, events, most
+        self.learner = Learner(self.clock, queue, rules, times, begin=begin, on_publish=self._tell_published)
         self._weights = [Fetching(pool.fetch_s, begin) for pool in pools]
         self._machines: dict[str, Machine] = {}
         self._living: list[list[Machine]] = [[] for _ in pools]
@@ -90,7 +90,7 @@ class World:
         self._started = [0] * len(pools)
         self._train_s = times.train_s
         self._pause_s = pause_s(rules.lease_ms / 1000)
-        tier.publish(begin)
+        queue.publish(begin)
         for number, pool in enumerate(pools):
             self._begin_pool(number, pool)
         self._await_loss()
@@ -111,7 +111,7 @@ class World:
                 raise EchoQueueError(self._stall())
             if cause is not None:
                 learner.tally.waits_s[cause] += clock.now_s - before_s
-            self._tier.now_s = clock.now_s
+            self._queue.now_s = clock.now_s
             action()
             if learner.moved:
                 learner.moved, self._dry = False, False
@@ -119,7 +119,7 @@ class World:
                 self._feed()
 
     def _stall(self) -> Problem:
-        have, counts = self._rules.batch - self.learner.lacking, self._tier.counts()
+        have, counts = self._rules.batch - self.learner.lacking, self._queue.counts()
         what = f"the learner has {have} of {self._rules.batch} groups after the time of {STALL_UPDATES:,} updates"
         fix = "let machines store their progress (progress_s), lose fewer of them, or generate faster"
         return Problem("simulation", f"{what}; {counts.dead:,} tasks died and {counts.expired:,} leases ran out", fix)
@@ -181,16 +181,16 @@ class World:
             done = machine.done(rollout)
             stored = done if hand_over else self._stored(machine, rollout, done)
             if stored > rollout.stored:
-                self._tier.keep(machine.name, task, rollout.oldest, machine.weights.serving, stored)
+                self._queue.keep(machine.name, task, rollout.oldest, machine.weights.serving, stored)
             self.tally.generated += done - rollout.leased.done
             self.tally.lost += done - max(stored, rollout.stored)
         if hand_over:
             pending = machine.pending[1] if machine.pending else []
-            self._tier.release(machine.name, [*machine.rollouts, *(leased.task for leased in pending)])
+            self._queue.release(machine.name, [*machine.rollouts, *(leased.task for leased in pending)])
         self._keep_pending(machine, [])
         machine.up = False
         machine.rollouts.clear()
-        self._tier.lose(machine.name)
+        self._queue.lose(machine.name)
         del self._machines[machine.name]
         self._living[machine.pool].remove(machine)
 
@@ -218,7 +218,7 @@ class World:
             room = machine.room(self._most(machine))
             if room == 0:
                 continue
-            leased = self._tier.lease(machine.name, machine.weights.serving, room)
+            leased = self._queue.lease(machine.name, machine.weights.serving, room)
             if not leased:
                 machine.hungry = True
                 self._hungry.appendleft(machine)
@@ -255,7 +255,7 @@ class World:
             if task.task in machine.rollouts:  # it may have been lost and leased again
                 self._give_up(machine, task.task)
             oldest = serving if task.oldest is None else task.oldest
-            if self._tier.begin(machine.name, task.task, oldest):
+            if self._queue.begin(machine.name, task.task, oldest):
                 machine.begin(task, self._events.work(task.prompt), oldest)
         self._appoint(machine)
 
@@ -282,7 +282,7 @@ class World:
     def _complete(self, machine: Machine, rollout: Rollout) -> None:
         self.tally.generated += rollout.work - rollout.leased.done
         task = rollout.leased.task
-        if self._tier.complete(machine.name, task, rollout.oldest) == "accepted":
+        if self._queue.complete(machine.name, task, rollout.oldest):
             self.learner.completed[task] = rollout.oldest, rollout.work
         else:
             self.tally.stale += rollout.work
@@ -298,7 +298,7 @@ class World:
 
     def _keep_house(self) -> None:
         """Renews leases, drops what was taken from machines, and sweeps."""
-        for name, task in sorted(self._tier.renew()):
+        for name, task in sorted(self._queue.renew()):
             machine = self._machines.get(name)
             if machine is None:
                 continue
@@ -308,7 +308,7 @@ class World:
                 self._keep_pending(machine, [leased for leased in machine.pending[1] if leased.task != task])
             self._appoint(machine)
             self._offer_room(machine)
-        self._tier.sweep()
+        self._queue.sweep()
         self.learner.moved = True
         if self.learner.waiting:
             self.learner.gather()
@@ -351,7 +351,7 @@ class World:
             return Cause.weights
         if not self._hungry:
             return Cause.machines
-        rules, untrained = self._rules, self._tier.untrained
+        rules, untrained = self._rules, self._queue.untrained
         oldest = staleness_rules.min_pv(learner.version, untrained, rules.batch, rules.s)
         if not staleness_rules.within_bound(oldest, learner.published):
             return Cause.weights if oldest <= learner.version else Cause.bound

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from echo_queue.capacity.simulation import Figures, TierName, load, simulate
+from echo_queue.capacity.simulation import Figures, load, simulate
 from echo_queue.cli.output import print_json
 from echo_queue.errors import ConfigError, Problem
 
@@ -24,16 +24,15 @@ Row = tuple[str, Callable[[Figures], str]]
 class SimulationDocument:
     """`simulate`: the figures of one simulation for each bound S."""
 
-    tier: TierName
     seed: int
     simulations: tuple[Figures, ...]
 
 
-def show(file: Path, bounds: str, *, seed: int, tier: TierName, as_json: bool) -> None:
+def show(file: Path, bounds: str, *, seed: int, as_json: bool) -> None:
     """Simulates the setting of a file with each bound, or its own one. Raises `ConfigError` for what is wrong in it."""
     setting = load(file)
     each = [setting.with_s(s) for s in _bounds(bounds)] if bounds else [setting]
-    found = SimulationDocument(tier, seed, tuple(simulate(one, seed, tier) for one in each))
+    found = SimulationDocument(seed, tuple(simulate(one, seed) for one in each))
     if as_json:
         print_json(found)
         return

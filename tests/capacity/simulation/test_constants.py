@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from echo_queue.capacity.simulation import learner, machine, memory_queue, tier
+from echo_queue.capacity.simulation import learner, machine, memory_queue, moves
 from echo_queue.queue import library
 from tests.source_code import ROOT
 
@@ -15,8 +15,8 @@ ROLLOUT_LOOP = (ROOT / "workers" / "rollout_loop.py").read_text(encoding="utf-8"
 @pytest.mark.parametrize(
     ("stated", "pattern", "source"),
     [
-        (tier.SWEEPS_PER_LEASE, r"^SWEEPS_PER_LEASE = (\d+)", SWEEPER),
-        (tier.LONGEST_PAUSE_S, r"^LONGEST_PAUSE_S = ([\d.]+)", SWEEPER),
+        (moves.SWEEPS_PER_LEASE, r"^SWEEPS_PER_LEASE = (\d+)", SWEEPER),
+        (moves.LONGEST_PAUSE_S, r"^LONGEST_PAUSE_S = ([\d.]+)", SWEEPER),
         (machine.ROOM_SHARE, r"^ROOM_SHARE = (\d+)", ROLLOUT_LOOP),
         (memory_queue.ADMIT_MAX, r"^local ADMIT_MAX = (\d+)", library.source()),
         (memory_queue.DRAIN_MAX, r"^local DRAIN_MAX, RETURN_MAX, CANCEL_MAX = (\d+)", library.source()),

@@ -1,18 +1,16 @@
-"""The moves of a queue as a simulation makes them. Each tier is a class with these moves.
+"""The moves of a queue as a simulation makes them.
 
-`MemoryQueue` decides in memory, by `queue/staleness_rules.py`; `RealQueue` asks the real queue, whose Lua functions
-read the simulated clock. Both make the same decisions in the same order, so a simulation has the same result with
-either.
+`MemoryQueue` decides in memory, by `queue/staleness_rules.py`. The tests have the real queue make them, whose Lua
+functions then read the simulated clock: both decide the same in the same order, so a simulation has the same figures.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 SWEEPS_PER_LEASE = 8
 LONGEST_PAUSE_S = 1.0
 """The housekeeper's pace (`learner/lease_sweeper.py`), at which the simulated workers renew their leases, too."""
-Outcome = Literal["accepted", "refused"]
 
 
 class Leased(NamedTuple):
@@ -29,7 +27,7 @@ class Leased(NamedTuple):
     done: float = 0.0
 
 
-class Drained(NamedTuple):
+class DrainedTasks(NamedTuple):
     """The answer to a drain: ids of the learner's groups, how many more are ready, how many went back as too old, and
     the seats that are kept for late groups.
     """
@@ -54,7 +52,7 @@ class Counts:
     dead: int = 0
 
 
-class Tier(Protocol):
+class SimulatedQueue(Protocol):
     """A queue between a simulated learner and simulated machines. `now_s`: the simulated time, set before each move."""
 
     now_s: float
@@ -81,8 +79,8 @@ class Tier(Protocol):
     def lose(self, machine: str) -> None:
         """Forgets a machine that is gone: its leases are renewed no more."""
 
-    def complete(self, machine: str, task: str, oldest: int) -> Outcome:
-        """Completes a group with oldest tokens of that version."""
+    def complete(self, machine: str, task: str, oldest: int) -> bool:
+        """Completes a group with oldest tokens of that version. Returns whether it is accepted."""
 
     def renew(self) -> Sequence[tuple[str, str]]:
         """Renews the leases of all machines. Returns machine and id of the tasks that a machine holds no more."""
@@ -90,7 +88,7 @@ class Tier(Protocol):
     def sweep(self) -> None:
         """Ends leases that have run out, and cancels what is too late."""
 
-    def drain(self, need: int) -> Drained:
+    def drain(self, need: int) -> DrainedTasks:
         """Takes at most `need` groups into the learner's hands."""
 
     def advance(self, version: int, trained: Sequence[str], window: float) -> None:

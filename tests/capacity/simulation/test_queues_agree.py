@@ -1,4 +1,4 @@
-"""The fast tier decides what the queue's Lua functions decide: both tiers have the same figures.
+"""The queue in memory decides what the queue's Lua functions decide: a simulation has the same figures with both.
 
 A rule that is not the same in both shows as another figure, because each decision leads to all later ones.
 """
@@ -6,6 +6,7 @@ A rule that is not the same in both shows as another figure, because each decisi
 import pytest
 
 from echo_queue.capacity.simulation import simulate
+from tests.capacity.simulation.real_queue import simulate_really
 from tests.capacity.simulation.settings import setting
 
 LOST = {"losses_per_machine_hour": 60.0, "boot_s": 15.0, "progress_s": 2.0}
@@ -21,6 +22,6 @@ CASES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_both_tiers_have_the_same_figures(case: str) -> None:
+def test_both_queues_lead_to_the_same_figures(case: str) -> None:
     asked = CASES[case]
-    assert simulate(asked, 3, "exact") == simulate(asked, 3, "fast")
+    assert simulate_really(asked, 3) == simulate(asked, 3)
