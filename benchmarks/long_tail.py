@@ -30,8 +30,8 @@ import redis
 from benchmarks.rows import Rows
 from benchmarks.verdict import conclude
 from echo_queue.capacity.simulation.learner import LearnerTimes
-from echo_queue.capacity.simulation.machine import Machine
-from echo_queue.capacity.simulation.world import Events, MachinePool, World
+from echo_queue.capacity.simulation.machine import SimulatedMachine
+from echo_queue.capacity.simulation.world import Events, SimulatedPool, World
 from echo_queue.queue import Caller, Chunk, LearnerQueue, Operator, PromptSet, RunRules, SubmitterQueue, WorkerQueue
 from echo_queue.records import BASE, Group, PromptShard, Published, Task, Version
 from tests.capacity.simulation.real_queue import RealQueue, group_sample, simulated_server
@@ -145,14 +145,14 @@ def run(client: "redis.Redis", name: str, trace: Trace, s: int, order: str) -> M
     queue = RealQueue(client, name, rules, begins, trace.now)
     last = begins.number + len(trace.batches)
 
-    def most(machine: Machine) -> int:
+    def most(machine: SimulatedMachine) -> int:
         if order != "designated" or not machine.rollouts:
             return GROUPS
         first = BATCH * (world.learner.version - begins.number)
         longest = max(trace.before[rollout.leased.prompt] for rollout in machine.rollouts.values())
         return slots_beside(longest, trace.before[first : first + BATCH * (1 + s)], trace.steps_s)
 
-    workers = MachinePool("w", WORKERS, lambda _: trace.steps_s)
+    workers = SimulatedPool("w", WORKERS, trace.steps_s)
     events = Events(lambda prompt: float(trace.now[prompt]))
     times = LearnerTimes(trace.train_s, publish_s=0.0, kappa=1)
     world = World(queue, rules, times, [workers], events, begin=begins.number, most=most)

@@ -1,45 +1,50 @@
-"""The simulator's speed on a large fleet, and the agreement of its queue with the real one over many settings.
+"""The simulator's speed on a large fleet, and the agreement of its queue with the real one over many scenarios.
 
 - *speed*: 10,000 machines that generate a million groups in about a day, some of which are lost.
-- *agreement*: settings drawn from a seed, of all kinds, with the queue in memory and with the real one.
+- *agreement*: scenarios drawn from a seed, of all kinds, with the queue in memory and with the real one.
 
-    python -m benchmarks.simulation [--settings 12] [--seed 0] [--json]
+    python -m benchmarks.simulation [--scenarios 12] [--seed 0] [--json]
 """
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from benchmarks.rows import Rows
 from benchmarks.verdict import conclude
-from echo_queue.capacity.simulation import Setting, simulate
+from echo_queue.capacity.bounds.lengths import Lengths
+from echo_queue.capacity.fleet_file import Churn
+from echo_queue.capacity.simulation import Scenario, simulate
+from echo_queue.capacity.simulation.events import GroupWork
+from echo_queue.capacity.simulation.learner import LearnerTimes
+from echo_queue.capacity.simulation.world import SimulatedPool
+from echo_queue.queue import RunRules
 from tests.capacity.simulation.real_queue import simulate_really
 
 MACHINES, BATCH, UPDATES, WARM_UP = 10_000, 512, 1_950, 10
-LARGE = Setting.model_validate(
-    {
-        "simulation": {"updates": UPDATES, "warm_up": WARM_UP},
-        "learner": {"batch_groups": BATCH, "t_train_s": 42.0, "publish_s": 10.0},
-        "staleness": {"s": 64},
-        "generation": {"mean_s": 700.0, "longest_s": 2400.0},
-        "pools": [
-            {
-                "name": "spot",
-                "machines": MACHINES,
-                "concurrent_groups": 1,
-                "fetch_s": 30.0,
-                "boot_s": 180.0,
-                "losses_per_machine_hour": 0.02,
-                "bursts_per_hour": 0.2,
-                "burst_share": 0.02,
-            }
-        ],
-    }
+LARGE = Scenario(
+    RunRules(s=64, batch=BATCH, longest_first=False),
+    LearnerTimes(42.0, publish_s=10.0, kappa=1),
+    [
+        SimulatedPool(
+            "spot",
+            MACHINES,
+            steps_s=(1.0,),
+            fetch_s=30.0,
+            boot_s=180.0,
+            progress_s=2.0,
+            losses_per_hour=0.02,
+            churn=Churn(bursts_per_hour=0.2, burst_share=0.02),
+        )
+    ],
+    GroupWork(Lengths(700.0, 0.6, 2400.0), 1, seed=0),
+    UPDATES,
+    WARM_UP,
 )
 SPEED_S = 300.0
 UTILISATION, LAG = 0.01, 0.1
@@ -58,7 +63,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class Pair:
-    """The same setting with both queues. `memory`, `real`: utilisation and mean lag; times: of the wall."""
+    """The same scenario with both queues. `memory`, `real`: utilisation and mean lag; times are those of the wall."""
 
     s: int
     kappa: int
@@ -82,49 +87,47 @@ def measure_speed() -> Speed:
     return Speed(round(seconds, 1), round(hours, 2), figures.groups, figures.utilisation, figures.machines_lost)
 
 
-def drawn(count: int, seed: int) -> Iterator[Setting]:
-    """Yields settings with times in units of an update of 10 s."""
+def drawn(count: int, seed: int) -> Iterator[Scenario]:
+    """Yields scenarios with updates of 10 s; the work of groups is log-normal, or has Pareto's tail."""
     draw = np.random.default_rng(seed)
-    for _ in range(count):
+    for number in range(count):
         s, batch, generation = int(draw.integers(0, 9)), int(draw.choice([4, 8, 24])), float(draw.uniform(0.3, 2.5))
-        groups = int(draw.choice([1, 2, 4]))
-        pool: dict[str, Any] = {
-            "name": "a",
-            "machines": max(1, round(float(draw.uniform(0.7, 1.6)) * batch * generation / groups)),
-            "concurrent_groups": groups,
-            "fetch_s": float(draw.uniform(0, 12)),
-            "boot_s": 20.0,
-            "progress_s": float(draw.choice([0.0, 2.0])),
-            "notice": bool(draw.integers(2)),
-            "losses_per_machine_hour": float(draw.choice([0.0, 20.0])),
-            "stragglers": float(draw.choice([0.0, 0.2])),
-        }
-        yield Setting.model_validate(
-            {
-                "simulation": {"updates": 60, "warm_up": 10},
-                "learner": {"batch_groups": batch, "t_train_s": 10.0, "publish_s": float(draw.uniform(0, 5))},
-                "staleness": {
-                    "s": s,
-                    "kappa": int(draw.integers(1, s + 2)),
-                    "pace": bool(draw.integers(2)),
-                    "late": str(draw.choice(["requeue", "wait"])),
-                    "late_deadline_s": 15.0,
-                },
-                "generation": {"mean_s": 10 * generation, "tail": str(draw.choice(["log-normal", "pareto"]))},
-                "queue": {"lease_s": 16.0},
-                "pools": [pool],
-            }
+        groups, kappa = int(draw.choice([1, 2, 4])), int(draw.integers(1, s + 2))
+        churn = Churn(notice=bool(draw.integers(2)), stragglers=float(draw.choice([0.0, 0.2])))
+        pool = SimulatedPool(
+            "a",
+            max(1, round(float(draw.uniform(0.7, 1.6)) * batch * generation / groups)),
+            steps_s=(1.0,) * groups,
+            fetch_s=float(draw.uniform(0, 12)),
+            boot_s=20.0,
+            progress_s=float(draw.choice([0.0, 2.0])),
+            losses_per_hour=float(draw.choice([0.0, 20.0])),
+            churn=churn,
         )
+        rules = RunRules(
+            s=s,
+            batch=batch,
+            kappa=kappa,
+            lease_ms=16_000,
+            pace=bool(draw.integers(2)),
+            late="wait" if draw.integers(2) else "requeue",
+            late_deadline_ms=15_000,
+            longest_first=False,
+        )
+        times = LearnerTimes(10.0, publish_s=float(draw.uniform(0, 5)), kappa=kappa)
+        tail = (6 * generation * (1 + draw.pareto(2.5, 1_000))).tolist() if draw.integers(2) else ()
+        work = GroupWork(Lengths(10 * generation, 0.6, math.inf), 1, number, tail)
+        yield Scenario(rules, times, [pool], work, updates=60, warm_up=10, seed=number)
 
 
-def compare(setting: Setting, seed: int) -> Pair:
+def compare(scenario: Scenario) -> Pair:
     began = time.monotonic()
-    memory = simulate(setting, seed)
+    memory = simulate(scenario)
     between = time.monotonic()
-    real = simulate_really(setting, seed)
+    real = simulate_really(scenario)
     return Pair(
-        setting.staleness.s,
-        setting.kappa,
+        scenario.rules.s,
+        scenario.times.kappa,
         (memory.utilisation, memory.mean_lag),
         (real.utilisation, real.mean_lag),
         round(between - began, 2),
@@ -145,7 +148,7 @@ def targets(measured: Measured) -> dict[str, bool]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--settings", type=int, default=12)
+    parser.add_argument("--scenarios", type=int, default=12)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -156,9 +159,9 @@ def main() -> int:
             f"{speed.groups:,} groups of {speed.simulated_h:g} h on {MACHINES:,} machines, {speed.machines_lost:,} of "
             f"them lost: {speed.seconds:g} s; learner {speed.utilisation:.1%} busy"
         )
-    for number, setting in enumerate(drawn(options.settings, options.seed)):
-        with rows.row(f"setting {number}"):
-            pairs.append(one := compare(setting, number))
+    for number, scenario in enumerate(drawn(options.scenarios, options.seed)):
+        with rows.row(f"scenario {number}"):
+            pairs.append(one := compare(scenario))
             print(
                 f"S = {one.s}, κ = {one.kappa}:"
                 f" in memory {one.memory[0]:.2%}, lag {one.memory[1]:.3f} in {one.memory_s:g} s;"

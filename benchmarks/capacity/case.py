@@ -1,7 +1,7 @@
 """The settings that are compared, and what the simulator, the bounds and ECHO-2's rule say about them."""
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -10,7 +10,10 @@ import numpy as np
 from benchmarks.fleet.trace import Trace
 from echo_queue.capacity.bounds import utilisation as bounds
 from echo_queue.capacity.bounds.lengths import longest_shares
-from echo_queue.capacity.simulation import Figures, Setting, simulate
+from echo_queue.capacity.simulation import Figures, Scenario, simulate
+from echo_queue.capacity.simulation.learner import LearnerTimes
+from echo_queue.capacity.simulation.world import SimulatedPool
+from echo_queue.queue import RunRules
 
 BATCH, SAMPLES = 8, 2
 STEP_S, LONGEST = 0.08, 320
@@ -110,8 +113,8 @@ def predict(case: Case, trace: Trace, speeds: Speeds, *, updates: int, train_s: 
     def work(index: int) -> float:
         return work_of(trace, index) / (1 - speeds.late_share)
 
-    simulated = simulate(_setting(case, speeds, updates, train_s), work=work)
-    long_run = simulate(_setting(case, speeds, LONG_RUN, train_s), work=work)
+    simulated = simulate(_scenario(case, speeds, work, updates=updates, train_s=train_s))
+    long_run = simulate(_scenario(case, speeds, work, updates=LONG_RUN, train_s=train_s))
     t_bcast_s = speeds.publish_s + speeds.fetch_s
     works = [work(index) for index in range((WARM_UP + LONG_RUN) * BATCH)]
     path = path_of(works, t_bcast_s, case.s)
@@ -130,19 +133,9 @@ def path_of(works: Sequence[float], t_bcast_s: float, s: int) -> bounds.Path:
     return bounds.Path(statistics.fmean(ways_s), t_bcast_s + statistics.fmean(works) / 2, ways_s)
 
 
-def _setting(case: Case, speeds: Speeds, updates: int, train_s: float) -> Setting:
-    pool = {
-        "name": "m",
-        "machines": case.machines,
-        "concurrent_groups": case.concurrent,
-        "fetch_s": speeds.fetch_s,
-    }
-    return Setting.model_validate(
-        {
-            "simulation": {"updates": updates, "warm_up": WARM_UP},
-            "learner": {"batch_groups": BATCH, "t_train_s": train_s, "publish_s": speeds.publish_s},
-            "staleness": {"s": case.s, "kappa": case.kappa},
-            "generation": {"mean_s": case.generation * train_s},
-            "pools": [pool],
-        }
-    )
+def _scenario(case: Case, speeds: Speeds, work: Callable[[int], float], *, updates: int, train_s: float) -> Scenario:
+    steps_s = (1.0,) * case.concurrent
+    pool = SimulatedPool("m", case.machines, steps_s, fetch_s=speeds.fetch_s, progress_s=2.0)
+    rules = RunRules(s=case.s, batch=BATCH, kappa=case.kappa, longest_first=False)
+    times = LearnerTimes(train_s, speeds.publish_s, case.kappa)
+    return Scenario(rules, times, [pool], work, updates, WARM_UP)

@@ -5,11 +5,13 @@ are bfloat16.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from echo_queue.capacity.inputs import NotNegative, Positive, Price, Share, Table, Text, TrafficPrice
+from echo_queue.config.model import Queue, Staleness
 
 Count = Annotated[int, Field(ge=1)]
 Form = Literal["snapshot", "delta"]
@@ -183,6 +185,46 @@ class ControllerSettings(Table):
     """Where Redis has not answered for longer, the controller that led last ends the machines that it knows of."""
 
 
+class Churn(Table):
+    """How machines of a pool come, go and differ in a simulation, beside interruptions that come one by one."""
+
+    notice: bool = False
+    """A machine is told before it is lost, and has time to hand its groups over."""
+    bursts_per_hour: Annotated[float, Field(ge=0)] = 0.0
+    """Times in an hour at which several machines are lost within minutes."""
+    burst_share: Annotated[float, Field(ge=0, le=1)] = 0.25
+    """Share of the machines that a burst takes."""
+    burst_within_s: Annotated[float, Field(gt=0)] = 300.0
+    losses_file: Path | None = None
+    """File with a loss in each line: seconds since the beginning, and the number of machines."""
+    stragglers: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the machines that are slow."""
+    straggler_speed: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Speed of a slow machine, as a share of the others'."""
+    begins_s: Annotated[float, Field(ge=0)] = 0.0
+    """When the machines come."""
+    ends_s: Annotated[float, Field(gt=0)] | None = None
+    """When they go, after they have handed over their groups."""
+
+
+class Simulation(Table):
+    """What a simulation alone reads (docs/simulation.md)."""
+
+    updates: Count = 400
+    """Updates that are counted."""
+    warm_up: Annotated[int, Field(ge=0)] = 40
+    """Updates before these."""
+    machines: Mapping[PoolName, Count] = Field(default_factory=dict)
+    """Machines by pool. Left out: those that a plan rents."""
+    churn: Mapping[PoolName, Churn] = Field(default_factory=dict)
+    lengths_file: Path | None = None
+    """File with a group's longest sample in each line, in tokens, from which groups are drawn. Left out: `lengths`."""
+    staleness: Staleness = Staleness()
+    """`pace`, `late` and `late_deadline_s`, as in the configuration of a run."""
+    queue: Queue = Queue()
+    """`lease_s` and `max_attempts`, likewise."""
+
+
 class Fleet(Table):
     """The whole file."""
 
@@ -197,3 +239,4 @@ class Fleet(Table):
     budget: Budget = Budget()
     centralised: Centralised | None = None
     controller: ControllerSettings = ControllerSettings()
+    simulation: Simulation = Simulation()

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from echo_queue.capacity.bounds.offers import REACH, rate_at
-from echo_queue.capacity.fleet_file import CLOUDS, Engine, Fleet, Pool
+from echo_queue.capacity.fleet_file import CLOUDS, Churn, Engine, Fleet, Pool
 from echo_queue.capacity.inputs import Price, TrafficPrice
 from echo_queue.config.explanations import explain
 from echo_queue.config.loading import read_toml
@@ -23,10 +23,17 @@ FIXES = {
     "bare_number": 'write { measured = NUMBER, source = "..." } or { assumed = NUMBER, why = "..." }',
 }
 
+HEEDED = {"staleness": {"pace", "late", "late_deadline_s"}, "queue": {"lease_s", "max_attempts"}}
+"""The keys of a run's configuration by which a simulation goes."""
+
 
 def load_fleet(path: Path, on: date) -> Fleet:
     """Reads and checks `path`. `on`: the day on which prices are judged. Raises `ConfigError` with every problem."""
     values = read_toml(path)
+    if isinstance(values.get("pools"), list):
+        what = "is a file of an earlier `simulate`, which now reads the fleet file that `plan` reads"
+        fix = f"copy {EXAMPLE}; what a simulation alone reads is its [simulation] (docs/simulation.md)"
+        raise ConfigError(Problem(str(path), what, fix))
     if "pools" not in values and "prompts" in values:
         what = "is a run's configuration, not a fleet file, which says what its machines can do and cost"
         raise ConfigError(Problem(str(path), what, f"copy {EXAMPLE} and write your machines into it ({REFERENCE})"))
@@ -34,7 +41,12 @@ def load_fleet(path: Path, on: date) -> Fleet:
         fleet = Fleet.model_validate(values)
     except ValidationError as error:
         raise ConfigError(*explain(error, values, Fleet, REFERENCE, FIXES)) from None
-    if problems := (*_contradictions(fleet), *_pool_problems(fleet), *_price_problems(fleet, on)):
+    if problems := (
+        *_contradictions(fleet),
+        *_pool_problems(fleet),
+        *_simulation_problems(fleet),
+        *_price_problems(fleet, on),
+    ):
         raise ConfigError(*problems)
     return fleet
 
@@ -105,6 +117,24 @@ def _unfit_for_terraform(where: str, pool: Pool) -> Iterator[Problem]:
     if pool.price and pool.price.usd_per_hour > MOST_USD_PER_HOUR:
         what = f"{pool.price.usd_per_hour:g} USD an hour is more than Terraform's module takes, {MOST_USD_PER_HOUR}"
         yield Problem(f"{where}.price.usd_per_hour", what, "give the price of one machine")
+
+
+def _simulation_problems(fleet: Fleet) -> Iterator[Problem]:
+    simulation = fleet.simulation
+    for key, named in (("machines", simulation.machines), ("churn", simulation.churn)):
+        for name in sorted(set(named) - set(fleet.pools)):
+            yield Problem(f"simulation.{key}.{name}", "is no pool", f"name one of {', '.join(fleet.pools)}")
+    for name in simulation.machines:
+        if name in fleet.pools and fleet.pools[name].price is None:
+            yield Problem(f"simulation.machines.{name}", "has no price", f"give pools.{name}.price")
+    churn = [simulation.churn.get(name, Churn()) for name in simulation.machines or fleet.pools]
+    if all(one.begins_s > 0 for one in churn) or all(one.ends_s is not None for one in churn):
+        fix = "give one pool neither begins_s nor ends_s"
+        yield Problem("simulation.churn", "at times there is no pool at all", fix)
+    for section, heeded in HEEDED.items():
+        for key in sorted(getattr(simulation, section).model_fields_set - heeded):
+            fix = "remove it: [run] has S and κ, and the rest changes no figure"
+            yield Problem(f"simulation.{section}.{key}", "is not read by a simulation", fix)
 
 
 def _price_problems(fleet: Fleet, on: date) -> Iterator[Problem]:

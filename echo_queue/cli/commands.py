@@ -348,11 +348,9 @@ def plan(
 
 @app.command("simulate", rich_help_panel=PREPARE)
 def simulate_fleet(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="TOML file of a fleet and a learner (docs/simulation.md).")
-    ],
+    fleet: Annotated[Path, typer.Argument(metavar="FLEET", help="TOML file of the fleet.", show_default=False)],
     bounds: Annotated[
-        str, typer.Option("--s", help="Bounds S to compare, such as 2,4,8; default: that of FILE.", show_default=False)
+        str, typer.Option("--s", help="Bounds S to compare, such as 2,4,8; default: that of FLEET.", show_default=False)
     ] = "",
     seed: Annotated[int, typer.Option(min=0, help="Seed of all that is drawn.")] = 0,
     as_json: Json = False,
@@ -360,7 +358,7 @@ def simulate_fleet(
     """Simulate how busy a fleet keeps a learner, how old its data is, what is lost, and what an update costs."""
     from echo_queue.cli.plan.simulate import show as show_simulation
 
-    show_simulation(file, bounds, seed=seed, as_json=as_json)
+    show_simulation(fleet, bounds, seed=seed, as_json=as_json)
 
 
 @app.command(rich_help_panel=INSPECT)

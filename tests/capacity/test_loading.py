@@ -86,6 +86,36 @@ def test_a_pool_without_a_price_is_refused_or_left_out(tmp_path: Path) -> None:
     assert found.chosen.machines.keys() == {"priced"}
 
 
+def test_what_a_simulation_cannot_go_by_is_reported_with_the_rest(tmp_path: Path) -> None:
+    simulation = """[simulation]
+machines = { better = 3 }
+churn.other.notice = true
+staleness = { s = 3, pace = false }
+queue = { lease_s = 10, stall_deadline_s = 20 }
+[weights]"""
+    found = problems(tmp_path, ("[weights]", simulation), ("us-east-1", "us-east-1a"))
+    assert found.keys() == {
+        "pools.good.region",
+        "simulation.machines.better",
+        "simulation.churn.other",
+        "simulation.staleness.s",
+        "simulation.queue.stall_deadline_s",
+    }
+    leaving = problems(tmp_path, ("[weights]", "[simulation]\nchurn.good.ends_s = 9\n[weights]"))
+    assert leaving["simulation.churn"].what == "at times there is no pool at all"
+    unpriced = ("[weights]", "[prices]\nold = 'mark'\n[simulation]\nmachines.good = 3\n[weights]")
+    assert "simulation.machines.good" in problems(tmp_path, (PRICE, ""), unpriced)
+
+
+def test_a_file_of_an_earlier_simulate_is_told_what_it_is_to_be(tmp_path: Path) -> None:
+    file = tmp_path / "setting.toml"
+    file.write_text("learner = { batch_groups = 4, t_train_s = 10 }\n[[pools]]\nname = 'a'\nmachines = 4\n")
+    with pytest.raises(ConfigError, match="earlier `simulate`") as told:
+        load_fleet(file, ON)
+    assert [problem.where for problem in told.value.problems] == [str(file)]
+    assert "[simulation]" in told.value.problems[0].fix
+
+
 def test_a_file_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         load_fleet(tmp_path / "none.toml", ON)

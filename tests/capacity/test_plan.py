@@ -8,6 +8,8 @@ from echo_queue.capacity.fleet_file import Fleet
 from echo_queue.capacity.plan.comparison import costs_by_bound, inputs, plan
 from echo_queue.capacity.plan.outcome import Outcome, Plan
 from echo_queue.capacity.plan.planning import plan_setting
+from echo_queue.capacity.plan.scenarios import scenario_at
+from echo_queue.capacity.simulation import simulate
 from tests.capacity.fleets import ON, small
 
 FAST_LEARNER = ("t_train_s = { measured = 40", "t_train_s = { measured = 4")
@@ -109,11 +111,26 @@ def test_an_assumption_that_matters_shows_it(tmp_path: Path) -> None:
     assert moved.usd_per_update_at_double == doubled.usd_per_update
 
 
+def test_a_simulation_without_machines_is_that_of_the_plan(tmp_path: Path) -> None:
+    fleet = small(tmp_path)
+    assert simulate(scenario_at(fleet, fleet.run.s)) == plan(fleet, ON).simulated
+
+
+def test_a_simulation_publishes_as_often_as_its_bound_allows(tmp_path: Path) -> None:
+    machines = ("[weights]", "[simulation]\nmachines.good = 3\n[weights]")
+    every_third = small(tmp_path, machines, ("s = 4\n", "s = 4\nkappa = 3\n"))
+    assert [scenario_at(every_third, s).times.kappa for s in (1, 4)] == [2, 3]
+    slow = ("link_gbit = { assumed = 1,", "link_gbit = { assumed = 0.002,")  # weights take 94 s, and updates 40
+    chosen = small(tmp_path, machines, slow, ("s = 4\n", "s = 4\nkappa = 'any'\n"))
+    assert [scenario_at(chosen, s).times.kappa for s in (1, 4)] == [2, 3]
+
+
 def test_the_chosen_set_is_simulated_with_the_same_supply_price_and_bound(tmp_path: Path) -> None:
     fleet = small(tmp_path)
     found = plan(fleet, ON)
     set_, simulated = found.chosen, found.simulated
-    assert simulated is not None and simulated.worst_lag <= set_.s
+    assert simulated is not None and simulated.usd_per_update is not None and set_.usd_per_update is not None
+    assert simulated.worst_lag <= set_.s
     assert simulated.utilisation == pytest.approx(set_.utilisation, abs=0.08)
     assert simulated.usd_per_update * simulated.utilisation == pytest.approx(
         set_.usd_per_update * set_.utilisation, rel=0.02

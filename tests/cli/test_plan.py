@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from echo_queue.capacity.loading import EXAMPLE, load_fleet
-from echo_queue.capacity.simulation import setting
 from echo_queue.cli.plan.fleet_plan import show
 from echo_queue.errors import ConfigError
 from tests.capacity.fleets import ON, ROOT, SMALL, WORKED
@@ -35,14 +34,10 @@ def test_scripts_get_a_document_and_terraform_its_pools_file(tmp_path: Path) -> 
     assert document["chosen"]["machines"] == {"good": pools["good"]["machines"]}
 
 
-def test_a_runs_configuration_is_no_fleet_file_and_no_setting() -> None:
-    quickstart = ROOT / "configs" / "quickstart.toml"
+def test_a_runs_configuration_is_no_fleet_file() -> None:
     with pytest.raises(ConfigError, match=r"is a run's configuration, not a fleet file(.|\n)*copy (.*\.toml)") as told:
-        load_fleet(quickstart, ON)
+        load_fleet(ROOT / "configs" / "quickstart.toml", ON)
     assert (ROOT / EXAMPLE).is_file() and len(told.value.problems) == 1
-    with pytest.raises(ConfigError, match="is a run's configuration, not a setting") as told:
-        setting.load(quickstart)
-    assert (ROOT / setting.EXAMPLE).is_file() and len(told.value.problems) == 1
 
 
 @pytest.mark.slow

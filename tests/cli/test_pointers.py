@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = re.compile(r"docs/[a-z]+\.md")
 HAS = {
     ("echo_queue/capacity/loading.py", "docs/capacity.md"): "| section | keys |",
-    ("echo_queue/cli/commands.py", "docs/simulation.md"): "## The file",
+    ("echo_queue/capacity/loading.py", "docs/simulation.md"): "| key of `[simulation]` | default | meaning |",
     ("echo_queue/cli/plan/estimate.py", "docs/lora.md"): "Bytes of a publication, for each value of the factors",
     ("echo_queue/cli/plan/estimate.py", "docs/weights.md"): "and count headers, digests and tables",
     ("echo_queue/cli/plan/fleet_plan.py", "docs/capacity.md"): "## How near the bounds are",
@@ -30,7 +30,6 @@ HAS = {
     ("echo_queue/fleet/invitation/register.py", "docs/rights.md"): "Only `admin` may",
     ("echo_queue/queue/caller.py", "docs/rights.md"): "| role | may call |",
     ("echo_queue/launch/servers/serving.py", "docs/rights.md"): "`redis.username` names the user",
-    ("echo_queue/capacity/simulation/setting.py", "docs/simulation.md"): "| key | default | meaning |",
     ("echo_queue/submission/declaration.py", "docs/configuration.md"): "## `[prompts]`",
     ("echo_queue/weights/ciphers.py", "docs/rights.md"): "run_keys",
     ("learner/batch_collector.py", "docs/operations.md"): "## Paged at night",

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from echo_queue.cli.plan.simulate import WIDTH
+from tests.capacity.fleets import WORKED
 from tests.cli.test_estimate import echo_queue
 
-EXAMPLE = Path(__file__).parents[2] / "configs" / "simulations" / "spot.toml"
-SHORT = EXAMPLE.read_text(encoding="utf-8") + "\n[simulation]\nupdates = 20\nwarm_up = 5\n"
+EXAMPLE = WORKED["qwen3-0.6b-spot"].read_text(encoding="utf-8")
+SHORT = EXAMPLE.replace("[simulation]\n", "[simulation]\nupdates = 20\nwarm_up = 5\n")
 
 
 def simulate(directory: Path, *options: object, text: str = SHORT) -> "subprocess.CompletedProcess[str]":
@@ -36,8 +37,9 @@ def test_scripts_get_a_simulation_for_each_bound(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_wrong_file_and_wrong_bounds_are_clear_errors(tmp_path: Path) -> None:
-    wrong = simulate(tmp_path, text=SHORT.replace("t_train_s = 60", "t_train_s = 0").replace("kappa = 1", "kapa = 1"))
+    text = SHORT.replace("t_train_s = { assumed = 5", "t_train_s = { assumed = 0").replace("burst_share", "burst_shar")
+    wrong = simulate(tmp_path, text=text)
     assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert "learner.t_train_s" in wrong.stderr and "staleness.kapa: unknown key" in wrong.stderr
+    assert "learner.t_train_s" in wrong.stderr and "did you mean burst_share?" in wrong.stderr
     bounds = simulate(tmp_path, "--s", "many")
     assert bounds.returncode == 2 and "is not a list of bounds" in bounds.stderr

@@ -12,7 +12,8 @@ from echo_queue.capacity.inputs import Assumed, Measured, Price, TrafficPrice
 from echo_queue.capacity.loading import age_days, prices
 from echo_queue.capacity.plan.outcome import Baseline, Input, Outcome, Plan, PoolFigures, Sensitivity
 from echo_queue.capacity.plan.planning import Setting, cheaper_per_update, plan_setting, update_tokens, with_prices
-from echo_queue.capacity.plan.simulated_plan import simulated
+from echo_queue.capacity.plan.scenarios import scenario_of
+from echo_queue.capacity.simulation import simulate
 
 WAYS: tuple[tuple[Form, bool], ...] = (("snapshot", False), ("snapshot", True), ("delta", False), ("delta", True))
 NEIGHBOURS = (-2, -1, 1, 2, 4)
@@ -30,18 +31,19 @@ def plan(fleet: Fleet, on: date) -> Plan:
     chosen = plan_setting(priced, s, form, peers=peers)
     others = fleet.run.compare_s or tuple(s + step for step in NEIGHBOURS if s + step >= 0)
     ways = (way for way in WAYS if way != (form, peers))
+    setting = Setting(priced, s, form, peers)
     return Plan(
         fleet=fleet.name,
         on=on,
         by="bounds",
         wanted_utilisation=fleet.run.utilisation,
         chosen=chosen,
-        simulated=simulated(priced, chosen),
+        simulated=simulate(scenario_of(setting, chosen.kappa, chosen.machines)) if chosen.machines else None,
         cheaper=cheaper_per_update(priced, chosen) if chosen.reached else None,
-        pools=tuple(_pool_figures(Setting(priced, s, form, peers), chosen, on)),
+        pools=tuple(_pool_figures(setting, chosen, on)),
         old_prices=tuple(key for key, one in prices(priced) if age_days(one, on) > fleet.prices.oldest_days),
         left_out={name: "its price is unknown" for name in fleet.pools if name not in priced.pools}
-        | dict(_too_slow(Setting(priced, s, form, peers))),
+        | dict(_too_slow(setting)),
         other_bounds=tuple(plan_setting(priced, other, form, peers=peers) for other in others if other != s),
         other_ways=tuple(plan_setting(priced, s, form, peers=peers) for form, peers in ways),
         baselines=tuple(baselines(priced, chosen)),

@@ -10,6 +10,7 @@ from datetime import date
 from typing import Literal
 
 from echo_queue.capacity.fleet_file import Form
+from echo_queue.capacity.simulation import Figures
 
 Binds = Literal["learner", "throughput", "staleness", "dissemination", "money"]
 """What keeps the learner from being busier: itself, the machines that may be had, generation times against S, T_bcast
@@ -47,23 +48,6 @@ class Outcome:
     usd_per_update: float | None
     usd_per_million_tokens: float | None
     usd_per_run: float | None
-
-
-@dataclass(frozen=True)
-class Simulated:
-    """The chosen set in a simulation of so many updates (`echo-queue simulate`).
-
-    Lags are in updates, of each group's oldest token. `stale_share` and `lost_share`: what is thrown away of all that
-    is generated, because it came too late or went with its machine.
-    """
-
-    updates: int
-    utilisation: float
-    mean_lag: float
-    worst_lag: int
-    usd_per_update: float
-    stale_share: float
-    lost_share: float
 
 
 @dataclass(frozen=True)
@@ -138,8 +122,8 @@ class Plan:
     by: Literal["bounds"]
     wanted_utilisation: float
     chosen: Outcome
-    simulated: Simulated | None
-    """The chosen set in a simulation; null if it has no machines."""
+    simulated: Figures | None
+    """The chosen set in a simulation, with seed 0 (`echo-queue simulate`); null if it has no machines."""
     cheaper: Outcome | None
     """A set with which the learner is less busy than is wanted, and an update costs less."""
     pools: tuple[PoolFigures, ...]

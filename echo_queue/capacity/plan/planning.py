@@ -1,4 +1,4 @@
-"""Plans a fleet: the cheapest machines for a bound and a way of the weights, by the bounds of `bounds.py`."""
+"""Finds the cheapest machines for a bound S and a way of the weights; utilisation is by `bounds/utilisation.py`."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from echo_queue.capacity.simulation.generation import HOUR_S
+from echo_queue.capacity.bounds.offers import HOUR_S
 from echo_queue.capacity.simulation.moves import Counts
-from echo_queue.capacity.simulation.setting import Setting
+from echo_queue.capacity.simulation.scenario import Scenario
 from echo_queue.capacity.simulation.tally import Cause, Tally
 
 
@@ -48,16 +48,18 @@ class Figures:
         return tuple(cause.value for cause in Cause)
 
 
-def figures_of(setting: Setting, tally: Tally, end_s: float, supply: float, counted: tuple[Counts, Counts]) -> Figures:
+def figures_of(
+    scenario: Scenario, tally: Tally, end_s: float, supply: float, counted: tuple[Counts, Counts]
+) -> Figures:
     """Returns the figures of an account that ended at `end_s`. `counted`: the queue's counts at its ends."""
     before, after = counted
     seconds, generated = end_s - tally.began_s, max(tally.generated, 1e-9)
-    prices = [pool.usd_per_hour for pool in setting.pools]
-    usd = seconds * setting.learner.usd_per_hour + sum(paid * prices[pool] for pool, paid in tally.paid_s.items())
+    prices = [pool.usd_per_hour for pool in scenario.pools]
+    usd = seconds * scenario.learner_usd_per_hour + sum(paid * prices[pool] for pool, paid in tally.paid_s.items())
     return Figures(
-        s=setting.staleness.s,
-        kappa=setting.kappa,
-        t_bcast_s=setting.t_bcast_s,
+        s=scenario.rules.s,
+        kappa=scenario.times.kappa,
+        t_bcast_s=scenario.t_bcast_s,
         supply=supply,
         seconds=seconds,
         updates=tally.updates,
@@ -73,5 +75,5 @@ def figures_of(setting: Setting, tally: Tally, end_s: float, supply: float, coun
         busy_share=tally.generated / tally.capacity,
         lost_share=tally.lost / generated,
         stale_share=tally.stale / generated,
-        usd_per_update=usd / HOUR_S / tally.updates if setting.learner.usd_per_hour or any(prices) else None,
+        usd_per_update=usd / HOUR_S / tally.updates if scenario.learner_usd_per_hour or any(prices) else None,
     )

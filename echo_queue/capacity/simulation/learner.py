@@ -24,7 +24,7 @@ class LearnerTimes:
     kappa: int
 
 
-class Learner:
+class SimulatedLearner:
     """The learner of a queue whose version `begin` is published. `on_publish` is called when the pointer has moved."""
 
     def __init__(

@@ -37,12 +37,12 @@ class Fetching:
     fetch_s: float
     serving: int = 0
     coming: int | None = None
-    waiting: dict["Machine", None] = field(default_factory=dict)
+    waiting: dict["SimulatedMachine", None] = field(default_factory=dict)
     """Machines that have tasks which need newer weights."""
 
 
 @dataclass(eq=False)
-class Machine:
+class SimulatedMachine:
     """One machine. `steps_s`: seconds of a unit of work with 1, 2, … groups, as many as it may hold."""
 
     name: str

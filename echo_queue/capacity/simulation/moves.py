@@ -107,7 +107,7 @@ def pause_s(lease_s: float) -> float:
 
 
 def tokens_of(done: float) -> int:
-    """Returns the tokens by which the queue sees that a partial rollout has grown: one for each second of work, and two
+    """Returns the tokens by which the queue sees that a partial rollout has grown: one for each unit of work, and two
     at least, so that it may have an oldest and a newest version.
     """
     return 2 + int(done) if done > 0 else 0

@@ -22,7 +22,7 @@ class Cause(StrEnum):
 
 @dataclass
 class Tally:
-    """The account. Work is in seconds of a machine of speed 1; all counts begin at `began_s`."""
+    """The account. Work is in the unit of the pools' steps; all counts begin at `began_s`."""
 
     began_s: float = 0.0
     updates: int = 0

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from echo_queue.capacity.fleet_file import Churn
 from echo_queue.capacity.simulation.clock import Clock
-from echo_queue.capacity.simulation.learner import Learner, LearnerTimes
-from echo_queue.capacity.simulation.machine import Fetching, Machine, Rollout
+from echo_queue.capacity.simulation.learner import LearnerTimes, SimulatedLearner
+from echo_queue.capacity.simulation.machine import Fetching, Rollout, SimulatedMachine
 from echo_queue.capacity.simulation.moves import Leased, SimulatedQueue, pause_s
 from echo_queue.capacity.simulation.tally import Cause, Tally
 from echo_queue.errors import EchoQueueError, Problem
@@ -35,31 +36,36 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class MachinePool:
-    """Machines of one kind. `steps_s`: for each machine, by its number, seconds of a unit of work with 1, 2, … groups.
+class SimulatedPool:
+    """Machines of one kind. `steps_s`: seconds of a unit of work on a machine with 1, 2, … groups, as many as it holds.
 
-    `fetch_s`: seconds from a publication until they serve its weights. `progress_s`: seconds between two times that
-    they store partial rollouts; 0: never. With `notice`, a machine hands its tasks over before it is lost.
+    `fetch_s`: seconds from a publication until they serve its weights. `boot_s`: from the loss of one until another
+    serves. `progress_s`: seconds between two times that they store partial rollouts; 0: never. `losses_per_hour`: of
+    one machine, one by one. `usd_per_hour`: of one machine.
     """
 
     name: str
     machines: int
-    steps_s: Callable[[int], Sequence[float]]
+    steps_s: Sequence[float]
     fetch_s: float = 0.0
     boot_s: float = 0.0
-    begins_s: float = 0.0
-    ends_s: float | None = None
     progress_s: float = 0.0
-    notice: bool = False
+    losses_per_hour: float = 0.0
+    usd_per_hour: float = 0.0
+    churn: Churn = field(default_factory=Churn)
 
 
 @dataclass(frozen=True)
 class Events:
-    """What chance decides. `work`: a group's work by the number of its prompt. `pick`: one of so many machines."""
+    """What chance decides. `work`: a group's work by the number of its prompt. `pick`: one of so many machines.
+
+    `slowness`: how many times as long a machine takes, by the numbers of its pool and of itself, from 1 on.
+    """
 
     work: Callable[[int], float]
     losses: Iterator[Loss] = field(default_factory=lambda: iter(()))
     pick: Callable[[int], int] = lambda machines: 0
+    slowness: Callable[[int, int], float] = lambda pool, machine: 1.0
 
 
 class World:
@@ -70,19 +76,19 @@ class World:
         queue: SimulatedQueue,
         rules: RunRules,
         times: LearnerTimes,
-        pools: Sequence[MachinePool],
+        pools: Sequence[SimulatedPool],
         events: Events,
         *,
         begin: int = 0,
-        most: Callable[[Machine], int] = lambda machine: len(machine.steps_s),
+        most: Callable[[SimulatedMachine], int] = lambda machine: len(machine.steps_s),
     ) -> None:
         self.clock = Clock()
         self._queue, self._rules, self._pools, self._events, self._most = queue, rules, pools, events, most
-        self.learner = Learner(self.clock, queue, rules, times, begin=begin, on_publish=self._tell_published)
+        self.learner = SimulatedLearner(self.clock, queue, rules, times, begin=begin, on_publish=self._tell_published)
         self._weights = [Fetching(pool.fetch_s, begin) for pool in pools]
-        self._machines: dict[str, Machine] = {}
-        self._living: list[list[Machine]] = [[] for _ in pools]
-        self._hungry = deque[Machine]()
+        self._machines: dict[str, SimulatedMachine] = {}
+        self._living: list[list[SimulatedMachine]] = [[] for _ in pools]
+        self._hungry = deque[SimulatedMachine]()
         self._pending = 0
         """The number of tasks that wait for weights."""
         self._dry = False
@@ -121,7 +127,7 @@ class World:
     def _stall(self) -> Problem:
         have, counts = self._rules.batch - self.learner.lacking, self._queue.counts()
         what = f"the learner has {have} of {self._rules.batch} groups after the time of {STALL_UPDATES:,} updates"
-        fix = "let machines store their progress (progress_s), lose fewer of them, or generate faster"
+        fix = "let machines store their progress (run.progress_s), lose fewer of them, or generate faster"
         return Problem("simulation", f"{what}; {counts.dead:,} tasks died and {counts.expired:,} leases ran out", fix)
 
     def begin_account(self) -> None:
@@ -140,17 +146,18 @@ class World:
 
     # Machines come and go ---------------------------------------------------------------------------------------------
 
-    def _begin_pool(self, number: int, pool: MachinePool) -> None:
+    def _begin_pool(self, number: int, pool: SimulatedPool) -> None:
         for _ in range(pool.machines):
-            self.clock.at(pool.begins_s, partial(self._add, number, pool.begins_s))
-        if pool.ends_s is not None:
-            self.clock.at(pool.ends_s, partial(self._end_pool, number))
+            self.clock.at(pool.churn.begins_s, partial(self._add, number, pool.churn.begins_s))
+        if pool.churn.ends_s is not None:
+            self.clock.at(pool.churn.ends_s, partial(self._end_pool, number))
 
     def _add(self, number: int, paid_from_s: float) -> None:
         pool, self._started[number] = self._pools[number], self._started[number] + 1
         name = f"{pool.name}-{self._started[number]}"
-        steps_s = pool.steps_s(self._started[number])
-        machine = Machine(name, number, steps_s, self._weights[number], paid_from_s)
+        slowness = self._events.slowness(number, self._started[number])
+        steps_s = [slowness * step_s for step_s in pool.steps_s]
+        machine = SimulatedMachine(name, number, steps_s, self._weights[number], paid_from_s)
         machine.pass_time(self.clock.now_s)
         self._machines[name] = machine
         self._living[number].append(machine)
@@ -168,12 +175,12 @@ class World:
     def _lose(self, loss: Loss) -> None:
         pool, living = self._pools[loss.pool], self._living[loss.pool]
         for _ in range(min(loss.machines, len(living))):
-            self._remove(living[self._events.pick(len(living))], hand_over=pool.notice)
+            self._remove(living[self._events.pick(len(living))], hand_over=pool.churn.notice)
             self.tally.machines_lost += 1
             self.clock.after(pool.boot_s, partial(self._add, loss.pool, self.clock.now_s))
         self._await_loss()
 
-    def _remove(self, machine: Machine, *, hand_over: bool) -> None:
+    def _remove(self, machine: SimulatedMachine, *, hand_over: bool) -> None:
         """Takes a machine away, with what it has not stored, or after it has stored and handed back all it has."""
         machine.pass_time(self.clock.now_s)
         self._count_time(machine)
@@ -194,7 +201,7 @@ class World:
         del self._machines[machine.name]
         self._living[machine.pool].remove(machine)
 
-    def _stored(self, machine: Machine, rollout: Rollout, done: float) -> float:
+    def _stored(self, machine: SimulatedMachine, rollout: Rollout, done: float) -> float:
         """Returns how much of a group was done when partial rollouts were last stored; 0 if it had just begun."""
         every_s = self._pools[machine.pool].progress_s
         if every_s == 0:
@@ -203,7 +210,7 @@ class World:
         passed = since_s / machine.steps_s[len(machine.rollouts) - 1]
         return max(0.0, done - passed) if done - rollout.leased.done > passed else 0.0
 
-    def _count_time(self, machine: Machine) -> None:
+    def _count_time(self, machine: SimulatedMachine) -> None:
         seconds = self.clock.now_s - machine.began_s
         self.tally.paid_s[machine.pool] += seconds
         self.tally.capacity += seconds * len(machine.steps_s) / machine.steps_s[-1]
@@ -227,12 +234,12 @@ class World:
             self._take(machine, leased)
             self._offer_room(machine)
 
-    def _offer_room(self, machine: Machine) -> None:
+    def _offer_room(self, machine: SimulatedMachine) -> None:
         if not machine.hungry and machine.room(self._most(machine)):
             machine.hungry = True
             self._hungry.append(machine)
 
-    def _take(self, machine: Machine, leased: Sequence[Leased]) -> None:
+    def _take(self, machine: SimulatedMachine, leased: Sequence[Leased]) -> None:
         """Begins the tasks of a lease, or lets them wait for the weights that one of them needs."""
         needs = max(task.needs for task in leased)
         if needs <= machine.weights.serving:
@@ -242,13 +249,13 @@ class World:
             machine.weights.waiting[machine] = None
             self._pending += len(leased)
 
-    def _keep_pending(self, machine: Machine, tasks: list[Leased]) -> None:
+    def _keep_pending(self, machine: SimulatedMachine, tasks: list[Leased]) -> None:
         """Lets a machine wait with these of its tasks alone."""
         if machine.pending:
             self._pending += len(tasks) - len(machine.pending[1])
             machine.pending = (machine.pending[0], tasks) if tasks else None
 
-    def _begin(self, machine: Machine, leased: Sequence[Leased]) -> None:
+    def _begin(self, machine: SimulatedMachine, leased: Sequence[Leased]) -> None:
         machine.pass_time(self.clock.now_s)
         serving = machine.weights.serving
         for task in leased:
@@ -259,7 +266,7 @@ class World:
                 machine.begin(task, self._events.work(task.prompt), oldest)
         self._appoint(machine)
 
-    def _appoint(self, machine: Machine) -> None:
+    def _appoint(self, machine: SimulatedMachine) -> None:
         """Sees to it that the machine is visited when its next group ends."""
         ends_s = machine.next_end_s
         if abs(ends_s - machine.appointment) > SAME_S:
@@ -267,7 +274,7 @@ class World:
             if machine.rollouts:
                 self.clock.at(ends_s, partial(self._visit, machine, ends_s))
 
-    def _visit(self, machine: Machine, appointment: float) -> None:
+    def _visit(self, machine: SimulatedMachine, appointment: float) -> None:
         if not machine.up or machine.appointment != appointment:
             return
         machine.pass_time(self.clock.now_s)
@@ -279,7 +286,7 @@ class World:
         if self.learner.waiting:
             self.learner.gather()
 
-    def _complete(self, machine: Machine, rollout: Rollout) -> None:
+    def _complete(self, machine: SimulatedMachine, rollout: Rollout) -> None:
         self.tally.generated += rollout.work - rollout.leased.done
         task = rollout.leased.task
         if self._queue.complete(machine.name, task, rollout.oldest):
@@ -287,7 +294,7 @@ class World:
         else:
             self.tally.stale += rollout.work
 
-    def _give_up(self, machine: Machine, task: str) -> None:
+    def _give_up(self, machine: SimulatedMachine, task: str) -> None:
         """Drops what a machine has of a task that it holds no more. Call it once time has passed."""
         rollout = machine.rollouts.get(task)
         if rollout is not None:

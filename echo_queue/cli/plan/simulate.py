@@ -5,12 +5,16 @@ All figures are of a simulation (`echo_queue/capacity/simulation`); nothing runs
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from echo_queue.capacity.simulation import Figures, load, simulate
+from echo_queue.capacity.loading import load_fleet
+from echo_queue.capacity.plan.planning import with_prices
+from echo_queue.capacity.plan.scenarios import scenario_at
+from echo_queue.capacity.simulation import Figures, simulate
 from echo_queue.cli.output import print_json
 from echo_queue.errors import ConfigError, Problem
 
@@ -29,10 +33,10 @@ class SimulationDocument:
 
 
 def show(file: Path, bounds: str, *, seed: int, as_json: bool) -> None:
-    """Simulates the setting of a file with each bound, or its own one. Raises `ConfigError` for what is wrong in it."""
-    setting = load(file)
-    each = [setting.with_s(s) for s in _bounds(bounds)] if bounds else [setting]
-    found = SimulationDocument(seed, tuple(simulate(one, seed) for one in each))
+    """Simulates the fleet of `file` with each bound, or its own one. Raises `ConfigError` for what is wrong in it."""
+    fleet = with_prices(load_fleet(file, date.today()))
+    each = _bounds(bounds) if bounds else [fleet.run.s]
+    found = SimulationDocument(seed, tuple(simulate(scenario_at(fleet, s, seed)) for s in each))
     if as_json:
         print_json(found)
         return

@@ -13,9 +13,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import redis
 
-from echo_queue.capacity.simulation import Figures, Setting, simulate
+from echo_queue.capacity.simulation import Figures, Scenario, simulate
 from echo_queue.capacity.simulation.moves import Counts, DrainedTasks, Leased, tokens_of
-from echo_queue.capacity.simulation.simulate import prompts_of
 from echo_queue.queue import (
     Caller,
     Chunk,
@@ -212,8 +211,8 @@ def group_sample(length: int, version: int) -> Sample:
     return Sample(tokens, logprobs, (Span(0, version),), 1.0, "stop")
 
 
-def simulate_really(setting: Setting, seed: int = 0) -> Figures:
-    """Simulates a setting by the real queue, in about a hundred times the time."""
+def simulate_really(scenario: Scenario) -> Figures:
+    """Simulates a scenario by the real queue, in about a hundred times the time."""
     with simulated_server() as client:
-        submit(client, "simulated", setting.rules, prompts_of(setting))
-        return simulate(setting, seed, queue=RealQueue(client, "simulated", setting.rules))
+        submit(client, "simulated", scenario.rules, scenario.prompts)
+        return simulate(scenario, RealQueue(client, "simulated", scenario.rules))
