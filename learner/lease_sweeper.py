@@ -16,12 +16,10 @@ from echo_queue.errors import EchoQueueError
 from echo_queue.queue import Caller, Operator
 from echo_queue.queue.counts import counted
 from echo_queue.queue.operator import SWEEP_MAX
+from echo_queue.queue.rhythm import sweep_pause_s
 
 log = logging.getLogger(__name__)
 
-SWEEPS_PER_LEASE = 8
-"""Twice as often as leases need: time passes for them by at most a quarter of a lease from sweep to sweep."""
-LONGEST_PAUSE_S = 1.0
 CLOSE_S = 5.0
 
 
@@ -31,7 +29,7 @@ class LeaseSweeper(CheckedThread):
     def __init__(self, caller: Caller, lease_s: float, name: str = "lease sweeper") -> None:
         super().__init__(name)
         self._operator = Operator(caller)
-        self._pause_s = min(lease_s / SWEEPS_PER_LEASE, LONGEST_PAUSE_S)
+        self._pause_s = sweep_pause_s(lease_s)
         self._closed = threading.Event()
 
     def work(self) -> None:

@@ -16,6 +16,7 @@ from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError
 from echo_queue.launch.liveness import StepClock
 from echo_queue.queue.counts import counted
+from echo_queue.queue.rhythm import room_for
 from echo_queue.records import BASE
 from workers.assignment import Assignment
 from workers.completer import GroupCompleter
@@ -31,8 +32,6 @@ log = logging.getLogger(__name__)
 
 POLL_S = 0.05
 """The pause between checks for new work while nothing is generated."""
-ROOM_SHARE = 4
-"""Groups are leased once there is room for 1/4 of the most that may run, because each joining has a cost."""
 FINISH_SHARE = 0.4
 """The share of the time for leaving in which groups may still be scored."""
 
@@ -120,8 +119,7 @@ class RolloutLoop:
         drains = self._weights.waiting and not self._in_flight
         if busy or drains or self._shutdown.resting:
             return 0
-        room = self._most - len(self._generating)
-        return room if room * ROOM_SHARE >= self._most or not self._generating else 0
+        return room_for(self._most, len(self._generating))
 
     def _take_weights(self) -> None:
         """Loads newer weights if the mode allows it now; waits for those that a leased task needs if nothing runs."""

@@ -16,6 +16,7 @@ import redis
 from benchmarks.scale.load import Load
 from echo_queue.config import Config
 from echo_queue.queue import Caller, Heartbeat, Peer, PeerDirectory, WorkerQueue
+from echo_queue.queue.rhythm import room_for
 from echo_queue.records import BASE, PromptRow, Published, Task, Version
 from echo_queue.submission.shards import ShardReader
 from workers.held_leases import HeldLeases
@@ -26,8 +27,6 @@ from workers.weights.fetch import FetchedVersion, VersionFetcher
 from workers.weights.weight_watcher import WeightWatcher
 
 POLL_S = 0.05
-ROOM_SHARE = 4
-"""As in `workers/rollout_loop.py`: groups are leased once there is room for 1/4 of the most that may run."""
 PROMPT = np.zeros(1, dtype=np.int32)
 Complete = Callable[[str, Version, Task], None]
 
@@ -127,8 +126,7 @@ class WaitingWorker:
             self._leaser.check()
             self._keeper.check()
             self._watcher.check()
-            room = self._load.groups - len(self._held)
-            for leased in self._leaser.exchange(room if ROOM_SHARE * room >= self._load.groups else 0):
+            for leased in self._leaser.exchange(room_for(self._load.groups, len(self._held))):
                 for assignment in leased.assignments:
                     self._begin(assignment.task)
             self._leaser.wake.wait(1.0)

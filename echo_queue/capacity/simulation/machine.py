@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from echo_queue.capacity.simulation.moves import Leased
+from echo_queue.queue.rhythm import room_for
 
 NEARLY = 1e-6
 """Work that counts as none, because the account of it is rounded."""
-ROOM_SHARE = 4
-"""A machine leases once there is room for 1/4 of the most that it holds (`workers/rollout_loop.py`)."""
 
 
 @dataclass(eq=False, slots=True)
@@ -70,11 +69,7 @@ class SimulatedMachine:
 
     def room(self, most: int) -> int:
         """Returns the number of tasks to lease now, to hold `most`; 0 while some wait for weights, or few would fit."""
-        running = len(self.rollouts)
-        free = most - running
-        if not self.up or self.pending or (running and free * ROOM_SHARE < most):
-            return 0
-        return max(0, free)
+        return 0 if not self.up or self.pending else room_for(most, len(self.rollouts))
 
     def pass_time(self, now_s: float) -> None:
         """Brings the account of work up to now."""

@@ -8,10 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-SWEEPS_PER_LEASE = 8
-LONGEST_PAUSE_S = 1.0
-"""The housekeeper's pace (`learner/lease_sweeper.py`), at which the simulated workers renew their leases, too."""
-
 
 class Leased(NamedTuple):
     """A task that a machine has leased.
@@ -99,11 +95,6 @@ class SimulatedQueue(Protocol):
 
     def counts(self) -> Counts:
         """Returns what was counted so far."""
-
-
-def pause_s(lease_s: float) -> float:
-    """Returns the seconds between two sweeps."""
-    return min(lease_s / SWEEPS_PER_LEASE, LONGEST_PAUSE_S)
 
 
 def tokens_of(done: float) -> int:

@@ -15,10 +15,11 @@ from echo_queue.capacity.fleet_file import Churn
 from echo_queue.capacity.simulation.clock import Clock
 from echo_queue.capacity.simulation.learner import LearnerTimes, SimulatedLearner
 from echo_queue.capacity.simulation.machine import Fetching, Rollout, SimulatedMachine
-from echo_queue.capacity.simulation.moves import Leased, SimulatedQueue, pause_s
+from echo_queue.capacity.simulation.moves import Leased, SimulatedQueue
 from echo_queue.capacity.simulation.tally import Cause, Tally
 from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.queue import RunRules, staleness_rules
+from echo_queue.queue.rhythm import sweep_pause_s
 
 STALL_UPDATES = 1_000
 """A learner that waits for longer than so many updates take will wait for ever."""
@@ -95,7 +96,7 @@ class World:
         """True while nothing waits to be leased."""
         self._started = [0] * len(pools)
         self._train_s = times.train_s
-        self._pause_s = pause_s(rules.lease_ms / 1000)
+        self._pause_s = sweep_pause_s(rules.lease_ms / 1000)
         queue.publish(begin)
         for number, pool in enumerate(pools):
             self._begin_pool(number, pool)
