@@ -11,8 +11,9 @@ from itertools import pairwise
 
 from benchmarks.controller.market import Market
 from benchmarks.controller.offers import EVERY_S, MACHINES, MOST, POOLS_USD
-from echo_queue.fleet.controller import Controller, Turn
+from echo_queue.fleet.controller import Controller
 from echo_queue.fleet.state import Start
+from echo_queue.fleet.turn import ControllerTurn
 
 LOOK_S = 0.25
 ROUNDING = 1e-9
@@ -38,7 +39,7 @@ class Watch:
     """`seen`: every look at the machines. `turns`: the controller's, with the times at which they ended."""
 
     seen: list[Seen] = field(default_factory=list)
-    turns: list[tuple[float, Turn]] = field(default_factory=list)
+    turns: list[tuple[float, ControllerTurn]] = field(default_factory=list)
 
     def usd_per_hour(self, from_s: float, until_s: float) -> float:
         """Returns the mean price of the machines in this time."""

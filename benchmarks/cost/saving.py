@@ -8,7 +8,7 @@ from echo_queue.capacity.bounds.offers import HOUR_S, rate_at
 from echo_queue.capacity.fleet_file import Centralised, Fleet, Form, Pool
 from echo_queue.capacity.inputs import Assumed, Price
 from echo_queue.capacity.plan.comparison import DOUBLE, HALF, SHARES, baselines, changed, inputs
-from echo_queue.capacity.plan.outcome import Outcome
+from echo_queue.capacity.plan.document import PlannedSet
 from echo_queue.capacity.plan.planning import Setting, plan_setting, with_prices
 from echo_queue.capacity.plan.search import eligible, predicted
 
@@ -71,7 +71,7 @@ def saving(fleet: Fleet, *, form: Form | None = None, peers: bool | None = None)
     return against(fleet, chosen, chosen.usd_per_update)
 
 
-def against(fleet: Fleet, chosen: Outcome, usd_per_update: float | None) -> Saving:
+def against(fleet: Fleet, chosen: PlannedSet, usd_per_update: float | None) -> Saving:
     """Returns the saving of updates at this price. The site publishes as the file says, whatever the fleet does."""
     costs = {one.kind: one.usd_per_update for one in baselines(fleet, chosen)}
     shares = [

@@ -145,7 +145,7 @@ class InvitationEntry:
 
 def documents() -> Mapping[str, Any]:
     """Returns the type of each command's document."""
-    from echo_queue.capacity.plan.outcome import Plan  # here and below, because a status needs neither
+    from echo_queue.capacity.plan.document import Plan  # here and below, because a status needs neither
     from echo_queue.cli.plan.simulate import SimulationDocument
 
     return {

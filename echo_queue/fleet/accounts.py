@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from echo_queue.fleet.state import Dismissal, Launch, Limits, Memory, Offer, Setback, Stage, State
+from echo_queue.fleet.state import Dismissal, Ending, Launch, Limits, Memory, Offer, Setback, State
 
 LAUNCH_FACTOR, LAUNCH_MORE_S = 2.0, 120.0
 """A launch has failed after twice the time that a machine takes to serve, or two minutes more if that is longer."""
@@ -59,11 +59,11 @@ def brought_up(state: State, offers: Mapping[str, Offer], limits: Limits, now_s:
         before = setbacks.get(pool)
         setbacks[pool] = setback(before, limits, now_s) if before else Setback(1, now_s)
     failed |= gone
-    ends = {name: Dismissal(Stage.end, now_s) for name in failed if name not in state.refused}
+    ends = {name: Dismissal(Ending.end, now_s) for name in failed if name not in state.refused}
     quiet = {
         name: memory.quiet.get(name, now_s) for name in listed if name not in launches and name not in heard | set(ends)
     }
-    lost = {name: Dismissal(Stage.end, now_s) for name, since in quiet.items() if now_s - since > limits.lost_s}
+    lost = {name: Dismissal(Ending.end, now_s) for name, since in quiet.items() if now_s - since > limits.lost_s}
     dismissals = dict(_dismissals(state, listed, limits, now_s))
     serving = tuple(sorted(name for name in listed if name in heard and name not in dismissals))
     elapsed_s = now_s - (memory.counted_s if memory.counted_s is not None else now_s)
@@ -170,13 +170,13 @@ def _dismissals(
     for name, dismissal in state.memory.dismissals.items():
         passed_s = now_s - dismissal.since_s
         if name not in listed:
-            if dismissal.stage is Stage.end and passed_s < limits.lost_s:
+            if dismissal.stage is Ending.end and passed_s < limits.lost_s:
                 yield name, dismissal
-        elif dismissal.stage is Stage.end:
+        elif dismissal.stage is Ending.end:
             yield name, dismissal
-        elif name not in present or (dismissal.stage is Stage.leave and passed_s >= limits.leave_s):
-            yield name, Dismissal(Stage.end, now_s)
-        elif dismissal.stage is Stage.rest and passed_s >= limits.rest_s:
-            yield name, Dismissal(Stage.leave, now_s)
+        elif name not in present or (dismissal.stage is Ending.leave and passed_s >= limits.leave_s):
+            yield name, Dismissal(Ending.end, now_s)
+        elif dismissal.stage is Ending.rest and passed_s >= limits.rest_s:
+            yield name, Dismissal(Ending.leave, now_s)
         else:
             yield name, dismissal

@@ -35,7 +35,7 @@ class Caps(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def cheapest(pools: tuple[Choosable, ...], needed: float, caps: Caps) -> tuple[int, ...] | None:
+def affordable(pools: tuple[Choosable, ...], needed: float, caps: Caps) -> tuple[int, ...] | None:
     """Returns the number of machines of each pool; None if `least` alone is above the caps.
 
     If the caps allow less supply than is needed, it is the set with the most supply.

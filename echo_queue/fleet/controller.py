@@ -12,16 +12,17 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from echo_queue.capacity.fleet_file import Fleet
 from echo_queue.errors import DeadlineError, EchoQueueError, FencedError, ServiceError
-from echo_queue.fleet import observation, words
+from echo_queue.fleet import observation
 from echo_queue.fleet.decision import decide
-from echo_queue.fleet.demand import RECENT, Demand, demand, pace_of
+from echo_queue.fleet.demand import RECENT, demand, pace_of
 from echo_queue.fleet.drivers.protocol import Driver, DriverError
 from echo_queue.fleet.memory_codec import decoded, encoded
-from echo_queue.fleet.state import Decision, End, Leave, Limits, Machine, Memory, Rest, State
+from echo_queue.fleet.state import End, Leave, Limits, Machine, Memory, Rest, State
+from echo_queue.fleet.turn import ControllerTurn
 from echo_queue.queue import FleetQueue, Monitor, Status, Term, WorkerOrder
 from echo_queue.records import BASE, Version
 from echo_queue.reporting.metrics import UpdateMetrics, update_of
@@ -32,15 +33,6 @@ TERM_TURNS, TERM_LEAST_S = 3.0, 5.0
 """A leader that has not been heard for so many turns, or so many seconds, is deposed by the next controller."""
 STARVED_SHARE = 0.03
 """The learner is starved if it waits for more than this share of its time."""
-
-
-@dataclass(frozen=True)
-class Turn:
-    """One turn of a leader: what it saw, what it decided, and what that rests on."""
-
-    decision: Decision
-    demand: Demand
-    state: State
 
 
 class Controller:
@@ -76,7 +68,7 @@ class Controller:
         self._refused: frozenset[str] = frozenset()
         self._updates: list[UpdateMetrics] = []
         self._last = BASE
-        self._made = observation.Counter()
+        self._made = observation.AcceptedRate()
 
     def run(self, stop: threading.Event) -> None:
         """Takes turns until `stop` is set or the run is finished and its machines are gone."""
@@ -89,7 +81,7 @@ class Controller:
         if self._term:
             self._resign()
 
-    def turn(self) -> Turn | None:
+    def turn(self) -> ControllerTurn | None:
         """Takes one turn; returns None if another controller leads, or if something did not answer."""
         try:
             return self._turn()
@@ -116,7 +108,7 @@ class Controller:
         except DriverError as refused:
             log.warning("they could not be ended, which is tried again: %s", refused)
 
-    def _turn(self) -> Turn | None:
+    def _turn(self) -> ControllerTurn | None:
         began_s = self._now()
         status = self._queue.status()
         self._answered_s = self._now()
@@ -161,7 +153,7 @@ class Controller:
         self._term = term.number
         return term.number > 0
 
-    def _decided(self, status: Status, machines: Sequence[Machine], now_s: float, *, paused: bool) -> Turn:
+    def _decided(self, status: Status, machines: Sequence[Machine], now_s: float, *, paused: bool) -> ControllerTurn:
         pace = pace_of(self._recent_updates(), self._fleet.learner.t_train_s.value, now_s)
         here = Counter(machine.pool for machine in machines)
         wanted = demand(self._fleet, status.rules, pace, self._driver.offers(), here)
@@ -181,7 +173,7 @@ class Controller:
             over=status.finished,
             learner=learner,
         )
-        return Turn(decide(state, wanted.offers, self._limits, now_s), wanted, state)
+        return ControllerTurn(decide(state, wanted.offers, self._limits, now_s), wanted, state)
 
     def _recent_updates(self) -> Sequence[UpdateMetrics]:
         records = self._monitor.updates(self._last)
@@ -191,7 +183,7 @@ class Controller:
             self._updates = [*self._updates, *told][-RECENT:]
         return self._updates
 
-    def _carry_out(self, turn: Turn, status: Status) -> None:
+    def _carry_out(self, turn: ControllerTurn, status: Status) -> None:
         """Does what was decided. What fails here is under way by its name, and is repeated in the next turn."""
         decision, machines = turn.decision, {machine.name: machine for machine in turn.state.machines}
         told: Mapping[str, list[str]] = {"rest": [], "leave": []}
@@ -224,8 +216,8 @@ class Controller:
         except EchoQueueError as error:
             log.info("could not resign; the lead ends by itself: %s", error)
 
-    def _say(self, turn: Turn) -> None:
-        log.info("%s", (words.document if self._as_json else words.line)(turn, acts=self._act))
+    def _say(self, turn: ControllerTurn) -> None:
+        log.info("%s", (turn.document if self._as_json else turn.line)(acts=self._act))
 
 
 def limits_of(fleet: Fleet) -> Limits:

@@ -16,12 +16,13 @@ from dataclasses import replace
 
 from echo_queue.fleet import suspension
 from echo_queue.fleet.accounts import HOUR_S, Inventory, Phase, brought_up, inventory, unreachable
-from echo_queue.fleet.choice import Caps, Choosable, cheapest
+from echo_queue.fleet.choice import Caps, Choosable, affordable
 from echo_queue.fleet.credit import credit, judged, unit
 from echo_queue.fleet.state import (
     Decision,
     Dismissal,
     End,
+    Ending,
     Launch,
     Leave,
     Limits,
@@ -29,7 +30,6 @@ from echo_queue.fleet.state import (
     Offer,
     Order,
     Rest,
-    Stage,
     Start,
     State,
 )
@@ -50,10 +50,10 @@ def decide(state: State, offers: Sequence[Offer], limits: Limits, now_s: float) 
     by_pool = {offer.pool: offer for offer in offers}
     memory = suspension.sent_away(state, brought_up(state, by_pool, limits, now_s), by_pool, limits, now_s)
     memory = judged(state, memory, by_pool, limits, now_s)
-    return _Turn(state, memory, by_pool, limits, now_s).decision()
+    return _Decider(state, memory, by_pool, limits, now_s).decision()
 
 
-class _Turn:
+class _Decider:
     """One decision, with what it has found out so far."""
 
     def __init__(self, state: State, memory: Memory, offers: Mapping[str, Offer], limits: Limits, now_s: float) -> None:
@@ -76,20 +76,20 @@ class _Turn:
     def _within_caps(self) -> Decision | None:
         """Caps hold whatever is known of the learner, and whoever has paused the fleet."""
         if ended := self._budget_ended():
-            return self._ordered([], self._dismissed(self._staying(), Stage.leave), NOTHING, ended)
+            return self._ordered([], self._dismissed(self._staying(), Ending.leave), NOTHING, ended)
         if self._excess_usd > 0:
             best = self._choose(NOTHING)
             shed = self._shed(best)
-            return self._ordered([], self._dismissed(shed, Stage.leave), best, "the machines cost more than the cap")
+            return self._ordered([], self._dismissed(shed, Ending.leave), best, "the machines cost more than the cap")
         return None
 
     def _not_needed(self) -> Decision | None:
         if self._state.paused:
             return self._hold("it is paused")
         if self._state.over:
-            return self._ordered([], self._dismissed(self._staying(), Stage.leave), NOTHING, "the run is finished")
+            return self._ordered([], self._dismissed(self._staying(), Ending.leave), NOTHING, "the run is finished")
         if stalled := self._stalled():
-            return self._ordered([], self._dismissed(self._staying(), Stage.rest), NOTHING, stalled)
+            return self._ordered([], self._dismissed(self._staying(), Ending.rest), NOTHING, stalled)
         return None
 
     def _unknown(self) -> Decision | None:
@@ -120,7 +120,7 @@ class _Turn:
         """Supply is missing. Where the caps leave no room to start enough, what is not wanted makes some."""
         starts = self._starts(wanted)
         blocked = Counter(wanted) - self._counts - Counter(start.pool for start in starts)
-        released = self._dismissed(self._making_room(wanted, blocked), Stage.rest)
+        released = self._dismissed(self._making_room(wanted, blocked), Ending.rest)
         return self._ordered(starts, released, wanted, "the supply does not suffice")
 
     def _making_room(self, wanted: Mapping[str, int], blocked: Counter[str]) -> Iterator[str]:
@@ -143,7 +143,7 @@ class _Turn:
         self._memory = replace(self._memory, saving_s=since_s)
         if self._now_s - since_s < self._limits.calm_s:
             return self._ordered([], {}, self._counts, "a cheaper fleet would do, but not for long enough yet")
-        released = self._dismissed(self._surplus(best), Stage.rest)
+        released = self._dismissed(self._surplus(best), Ending.rest)
         return self._ordered(self._starts(best), released, best, "a cheaper fleet would do")
 
     # What is wanted ---------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ class _Turn:
             for pool, offer in self._offers.items()
             if (most := self._most(pool)) > 0
         )
-        chosen = cheapest(pools, self._state.needed, Caps(self._limits.usd_per_hour, self._limits.machines))
+        chosen = affordable(pools, self._state.needed, Caps(self._limits.usd_per_hour, self._limits.machines))
         if chosen is None:
             return least
         return {one.pool: count for one, count in zip(pools, chosen, strict=True) if count}
@@ -223,10 +223,10 @@ class _Turn:
                     staying.remove(name)
                     yield name
 
-    def _dismissed(self, names: Iterable[str], stage: Stage) -> dict[str, Dismissal]:
+    def _dismissed(self, names: Iterable[str], stage: Ending) -> dict[str, Dismissal]:
         """Returns dismissals; a machine without a worker that is heard has nothing to finish."""
         phases = self._found.phases
-        stages = {name: stage if phases[name] is Phase.serving else Stage.end for name in names}
+        stages = {name: stage if phases[name] is Phase.serving else Ending.end for name in names}
         return {name: Dismissal(how, self._now_s) for name, how in stages.items()}
 
     def _ordered(
@@ -288,11 +288,11 @@ class _Turn:
         return self._credit(name) / self._price(name), self._found.phases[name] is Phase.serving, name
 
 
-def _order(name: str, stage: Stage) -> Order:
+def _order(name: str, stage: Ending) -> Order:
     match stage:
-        case Stage.rest:
+        case Ending.rest:
             return Rest(name)
-        case Stage.leave:
+        case Ending.leave:
             return Leave(name)
-        case Stage.end:
+        case Ending.end:
             return End(name)

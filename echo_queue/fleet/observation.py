@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 
-from echo_queue.fleet.state import Learner, Machine, Suspension, Worker
+from echo_queue.fleet.state import LearnerState, Machine, Suspension, Worker
 from echo_queue.queue import Status, WorkerStatus
 
 NOT_SERVING = ("starting", "fetching", "quarantined")
@@ -48,16 +48,16 @@ def all_busy(status: Status) -> bool:
     return not beats or busy >= BUSY_SHARE * len(beats)
 
 
-def learner_of(status: Status, t_train_s: float) -> Learner:
+def learner_of(status: Status, t_train_s: float) -> LearnerState:
     """Returns the learner: whether it is heard, whether it gets on, and whether workers could help it to."""
     published = status.published.version.number if status.published else -1
     figures = (status.trained, status.learner.number, published, status.counts.get("completed", 0))
     batch = status.ready + status.drained - status.uncommitted
     lacks_groups = batch < status.rules.batch and status.tasks + status.retry > 0
-    return Learner(0 <= status.learner_silent_ms <= LEARNER_SILENT_MS, figures, lacks_groups, t_train_s)
+    return LearnerState(0 <= status.learner_silent_ms <= LEARNER_SILENT_MS, figures, lacks_groups, t_train_s)
 
 
-class Counter:
+class AcceptedRate:
     """Groups per second that the queue has accepted in the last minute, once it has counted for a minute."""
 
     def __init__(self) -> None:

@@ -83,7 +83,7 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Learner:
+class LearnerState:
     """The learner as the queue knows it.
 
     `heard`: lately. `figures`: counts that rise as it and its workers get on. `lacks_groups`: it waits for groups for
@@ -96,8 +96,8 @@ class Learner:
     t_train_s: float = 0.0
 
 
-class Stage(StrEnum):
-    """The stage of a machine's dismissal: its workers are to lease nothing more, to leave, or it is ended."""
+class Ending(StrEnum):
+    """How far the dismissal of a machine has come: its workers are to lease nothing more, to leave, or it is ended."""
 
     rest = "rest"
     leave = "leave"
@@ -108,7 +108,7 @@ class Stage(StrEnum):
 class Dismissal:
     """A machine that is no longer wanted. `since_s`: when this stage began."""
 
-    stage: Stage
+    stage: Ending
     since_s: float
 
 
@@ -176,7 +176,7 @@ class State:
     hold: str = ""
     paused: bool = False
     over: bool = False
-    learner: Learner = Learner()
+    learner: LearnerState = LearnerState()
 
 
 @dataclass(frozen=True)

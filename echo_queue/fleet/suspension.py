@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from echo_queue.fleet.accounts import NO_SETBACK, setback
-from echo_queue.fleet.state import Dismissal, Limits, Memory, Offer, Stage, State, Unworthy
+from echo_queue.fleet.state import Dismissal, Ending, Limits, Memory, Offer, State, Unworthy
 
 MOST = 3
 """A pool is not used once so many of its machines were sent away, if these are more than serve."""
@@ -32,7 +32,7 @@ def sent_away(state: State, memory: Memory, offers: Mapping[str, Offer], limits:
     return replace(
         memory,
         launches={name: launch for name, launch in memory.launches.items() if name not in found},
-        dismissals={**{name: Dismissal(Stage.leave, now_s) for name in found}, **memory.dismissals},
+        dismissals={**{name: Dismissal(Ending.leave, now_s) for name in found}, **memory.dismissals},
         quiet={name: since for name, since in memory.quiet.items() if name not in found},
         serving=tuple(name for name in memory.serving if name not in found),
         setbacks=setbacks,

@@ -16,9 +16,9 @@ from benchmarks.controller.market import Market
 from benchmarks.controller.offers import CHEAPEST, MACHINES, MOST, POOLS_USD, TRAIN_S, USD, optimum_usd
 from benchmarks.controller.trial import Trial, Update, begun
 from benchmarks.controller.watch import Seen, Watch
-from echo_queue.fleet.controller import Turn
 from echo_queue.fleet.demand import Demand
-from echo_queue.fleet.state import Decision, Dismissal, Machine, Memory, Stage, Start, State
+from echo_queue.fleet.state import Decision, Dismissal, Ending, Machine, Memory, Start, State
+from echo_queue.fleet.turn import ControllerTurn
 from tests.processes import state_of
 from tests.waiting import wait_until
 
@@ -121,7 +121,7 @@ def test_each_cap_is_looked_at(machines: dict[str, int], usd: float, within: boo
 
 def test_a_pool_that_grows_and_shrinks_again_was_reversed_once() -> None:
     spot = Machine("a", "spot")
-    dismissed = Memory(dismissals={"a": Dismissal(Stage.rest, 0.0)})
+    dismissed = Memory(dismissals={"a": Dismissal(Ending.rest, 0.0)})
     turns = [turn(Start("a", "spot")), turn(machine=spot), turn(machine=spot, memory=dismissed)]
     watch = Watch(turns=list(enumerate([*turns, turns[-1]])))
     assert watch.reversals(0.0) == 1
@@ -148,6 +148,6 @@ def test_a_live_fleet_serves_and_can_be_disturbed() -> None:
         assert max(worker.rate or 0.0 for worker in watch.turns[-1][1].state.workers) > 4
 
 
-def turn(*orders: Start, machine: Machine | None = None, memory: Memory = Memory()) -> Turn:  # noqa: B008
+def turn(*orders: Start, machine: Machine | None = None, memory: Memory = Memory()) -> ControllerTurn:  # noqa: B008
     state = State((machine,) if machine else (), (), needed=1.0, made=None, starved=False)
-    return Turn(Decision(orders, memory, {}, ""), Demand(1.0, 0.97, ()), state)
+    return ControllerTurn(Decision(orders, memory, {}, ""), Demand(1.0, 0.97, ()), state)

@@ -6,7 +6,7 @@ import pytest
 
 from echo_queue.capacity.fleet_file import Fleet
 from echo_queue.capacity.plan.comparison import costs_by_bound, inputs, plan
-from echo_queue.capacity.plan.outcome import Outcome, Plan
+from echo_queue.capacity.plan.document import Plan, PlannedSet
 from echo_queue.capacity.plan.planning import plan_setting
 from echo_queue.capacity.plan.scenarios import scenario_at
 from echo_queue.capacity.simulation import simulate
@@ -21,7 +21,7 @@ tokens_per_s = { 100 = { measured = 50, source = "m" } }
 [weights]"""
 
 
-def planned(fleet: Fleet) -> Outcome:
+def planned(fleet: Fleet) -> PlannedSet:
     return plan_setting(fleet, fleet.run.s, fleet.weights.form, peers=fleet.weights.peers)
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from echo_queue.capacity.fleet_file import Fleet
-from echo_queue.fleet.controller import Controller, Turn
+from echo_queue.fleet.controller import Controller
 from echo_queue.fleet.drivers import LocalDriver
+from echo_queue.fleet.turn import ControllerTurn
 from echo_queue.queue import FleetQueue, Monitor, RunRules, UpdateRecord
 from echo_queue.records import Version
 from echo_queue.reporting.metrics import UpdateMetrics, line_of
@@ -91,9 +92,9 @@ class FleetHarness:
         self.queue.reclaim()
         self.queue.advance(self.lineage, self._updates, 0, 1.0)
 
-    def until(self, controller: Controller, true: Callable[[Turn], bool], what: str) -> Turn:
+    def until(self, controller: Controller, true: Callable[[ControllerTurn], bool], what: str) -> ControllerTurn:
         """Lets the controller take turns until one of them is like that."""
-        last: list[Turn | None] = [None]
+        last: list[ControllerTurn | None] = [None]
 
         def comes() -> bool:
             self.queue.reclaim()

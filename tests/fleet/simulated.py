@@ -18,7 +18,7 @@ from echo_queue.fleet.decision import decide
 from echo_queue.fleet.state import (
     Decision,
     End,
-    Learner,
+    LearnerState,
     Leave,
     Limits,
     Machine,
@@ -153,7 +153,7 @@ class SimulatedFleet:
     def _state(self) -> State:
         made = sum(self._made) / len(self._made)
         alive_s = min(self.now_s, self.silent_from_s)
-        learner = Learner(self.now_s - alive_s <= HEARD_S, figures=(int(alive_s),))
+        learner = LearnerState(self.now_s - alive_s <= HEARD_S, figures=(int(alive_s),))
         return State(
             machines=tuple(Machine(name, one.pool) for name, one in self.machines.items()),
             workers=tuple(self._workers()),

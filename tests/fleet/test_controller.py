@@ -14,7 +14,7 @@ from echo_queue.errors import Problem
 from echo_queue.fleet import controller as controller_module
 from echo_queue.fleet.drivers import DriverError, LocalDriver
 from echo_queue.fleet.memory_codec import decoded, encoded
-from echo_queue.fleet.state import Dismissal, Launch, Memory, Setback, Stage, Start
+from echo_queue.fleet.state import Dismissal, Ending, Launch, Memory, Setback, Start
 from echo_queue.launch.servers.redis_server import RedisServer
 from echo_queue.queue import Caller, FleetQueue, Heartbeat, Monitor
 from echo_queue.records import Version
@@ -224,7 +224,7 @@ def test_what_is_not_wanted_is_ended_though_nothing_can_be_started(harness: Flee
     harness.trains(1.0)
     controller = harness.controller(fleet_of(TWO_POOLS), name="c1")
     harness.until(controller, lambda turn: len(turn.decision.memory.serving) == 3, "three machines that serve")
-    lost = Memory(dismissals={harness.driver.machines()[0].name: Dismissal(Stage.end, 0.0)})
+    lost = Memory(dismissals={harness.driver.machines()[0].name: Dismissal(Ending.end, 0.0)})
     harness.queue.controller("c1").lead(60.0)
     broken = Broken(harness.folder / "machines", lambda name, pool: (), grace_s=5.0)
     successor = harness.controller(fleet_of(TWO_POOLS), broken, name="c1")
@@ -236,7 +236,7 @@ def test_what_is_not_wanted_is_ended_though_nothing_can_be_started(harness: Flee
 def test_a_memory_comes_back_as_it_was_noted_and_another_is_refused() -> None:
     memory = Memory(
         launches={"a": Launch("spot", 1.5, confirmed=True)},
-        dismissals={"b": Dismissal(Stage.rest, 2.5)},
+        dismissals={"b": Dismissal(Ending.rest, 2.5)},
         setbacks={"spot": Setback(2, 3.5)},
         doubted=frozenset({"c", "b"}),
         serving=("b", "c"),

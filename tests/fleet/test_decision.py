@@ -8,8 +8,9 @@ from echo_queue.fleet.state import (
     Decision,
     Dismissal,
     End,
+    Ending,
     Launch,
-    Learner,
+    LearnerState,
     Leave,
     Limits,
     Machine,
@@ -18,7 +19,6 @@ from echo_queue.fleet.state import (
     Order,
     Rest,
     Setback,
-    Stage,
     Start,
     State,
     Worker,
@@ -92,7 +92,7 @@ def test_a_pool_whose_machines_vanish_again_and_again_while_they_boot_is_left_al
     assert again.memory.setbacks["cheap"] == Setback(2, NOW_S + 20 + 2 * LIMITS.setback_s)
 
 
-SILENT = Learner(heard=False)
+SILENT = LearnerState(heard=False)
 
 
 def test_a_spent_budget_dismisses_whatever_is_known_of_the_learner_and_though_the_fleet_is_paused() -> None:
@@ -132,7 +132,7 @@ def test_a_learner_that_stays_silent_has_its_fleet_dismissed_and_one_that_is_bac
     ended = over_time(state, LIMITS.stall_s + 10)
     assert "no learner has been heard for 15 min" in ended.why and ended.memory.why == ended.why
     assert of(ended, Rest) == ["cheap-1"] and {"cheap-2", "dear-3"} <= set(of(ended, End))
-    back = fleet(2.0, memory=replace(ended.memory, dismissals={}), learner=Learner())
+    back = fleet(2.0, memory=replace(ended.memory, dismissals={}), learner=LearnerState())
     assert of(decided(back, now_s=NOW_S + 1000), Start) == ["cheap", "cheap"]
 
 
@@ -145,7 +145,7 @@ def test_what_nobody_saw_is_no_silence_of_the_learner() -> None:
 
 
 def test_a_learner_that_is_heard_and_makes_no_progress_is_given_four_times_as_long_and_three_updates() -> None:
-    stuck = Learner(figures=(10, 12, 12, 500), t_train_s=100.0)
+    stuck = LearnerState(figures=(10, 12, 12, 500), t_train_s=100.0)
     state = fleet(1.0, "cheap-1", learner=stuck)
     assert over_time(state, 4 * LIMITS.stall_s - 20, step_s=20).memory.dismissals == {}
     ended = over_time(state, 4 * LIMITS.stall_s + 20, step_s=20)
@@ -161,7 +161,7 @@ def test_a_learner_that_is_heard_and_makes_no_progress_is_given_four_times_as_lo
 def test_a_learner_that_dies_again_and_again_at_the_same_update_makes_no_progress() -> None:
     state, decision = fleet(1.0, "cheap-1"), None
     for life in range(16):
-        learner = Learner(heard=life % 2 == 0, figures=(10, 12 - life % 2, 12, 500))
+        learner = LearnerState(heard=life % 2 == 0, figures=(10, 12 - life % 2, 12, 500))
         state = replace(state, learner=learner, hold="" if learner.heard else "no learner is heard")
         for step in range(30):
             decision = decided(state, now_s=NOW_S + life * 300 + step * 10)
@@ -176,7 +176,7 @@ def test_a_finished_run_needs_no_machine_though_workers_fell_silent() -> None:
 
 
 def test_a_dismissal_goes_on_while_the_learner_is_silent() -> None:
-    memory = Memory(dismissals={"cheap-2": Dismissal(Stage.leave, NOW_S - 60)}, serving=("cheap-1",))
+    memory = Memory(dismissals={"cheap-2": Dismissal(Ending.leave, NOW_S - 60)}, serving=("cheap-1",))
     state = fleet(1.0, "cheap-1", "cheap-2", memory=memory, learner=SILENT, hold="no learner is heard")
     assert of(decided(state), End) == ["cheap-2"]
 
@@ -198,14 +198,14 @@ def test_a_small_saving_is_not_worth_a_swap() -> None:
 
 
 def test_a_dismissed_machine_rests_then_leaves_and_is_ended_once_its_worker_has_left() -> None:
-    def at(stage: Stage, since_s: float, *heard: str) -> Decision:
+    def at(stage: Ending, since_s: float, *heard: str) -> Decision:
         memory = Memory(dismissals={"cheap-2": Dismissal(stage, since_s)}, serving=("cheap-1",))
         return decided(fleet(1.0, "cheap-1", "cheap-2", memory=memory, heard=("cheap-1", *heard)))
 
-    assert of(at(Stage.rest, NOW_S - 30, "cheap-2"), Rest) == ["cheap-2"]
-    assert of(at(Stage.rest, NOW_S - 60, "cheap-2"), Leave) == ["cheap-2"]
-    assert of(at(Stage.rest, NOW_S - 30), End) == ["cheap-2"]
-    assert of(at(Stage.leave, NOW_S - 60, "cheap-2"), End) == ["cheap-2"], "it did not obey"
+    assert of(at(Ending.rest, NOW_S - 30, "cheap-2"), Rest) == ["cheap-2"]
+    assert of(at(Ending.rest, NOW_S - 60, "cheap-2"), Leave) == ["cheap-2"]
+    assert of(at(Ending.rest, NOW_S - 30), End) == ["cheap-2"]
+    assert of(at(Ending.leave, NOW_S - 60, "cheap-2"), End) == ["cheap-2"], "it did not obey"
 
 
 def test_a_machine_that_is_silent_is_replaced_and_ended_only_when_it_counts_as_lost() -> None:
@@ -227,7 +227,7 @@ def test_nothing_is_ordered_where_most_machines_fall_silent_at_once() -> None:
 
 
 def test_no_start_leads_beyond_a_cap_and_what_is_leaving_counts() -> None:
-    leaving = Memory(dismissals={"dear-1": Dismissal(Stage.leave, NOW_S)})
+    leaving = Memory(dismissals={"dear-1": Dismissal(Ending.leave, NOW_S)})
     state = fleet(9.0, "dear-1", memory=leaving)
     assert of(decided(state, limits=replace(LIMITS, usd_per_hour=5.0)), Start) == ["cheap", "cheap"]
     assert of(decided(state, limits=replace(LIMITS, machines=4)), Start) == ["cheap"] * 3

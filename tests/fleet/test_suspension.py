@@ -8,7 +8,7 @@ import pytest
 
 from echo_queue.fleet.memory_codec import decoded, encoded
 from echo_queue.fleet.observation import all_busy, suspensions_of, workers_of
-from echo_queue.fleet.state import End, Learner, Leave, Machine, Memory, Start, State, Suspension, Worker
+from echo_queue.fleet.state import End, LearnerState, Leave, Machine, Memory, Start, State, Suspension, Worker
 from echo_queue.launch.servers.redis_server import RedisServer
 from echo_queue.queue import Heartbeat, WorkerStatus
 from echo_queue.records import Version
@@ -18,7 +18,7 @@ from tests.fleet.test_observation import TRAINS
 from tests.queue.clients import Clients
 
 WHY = "8 groups in a row could not be trained"
-LACKING = State((), (), needed=1.0, made=1.0, starved=False, learner=Learner(lacks_groups=True))
+LACKING = State((), (), needed=1.0, made=1.0, starved=False, learner=LearnerState(lacks_groups=True))
 BEATS = Heartbeat("none", Version(0, 0), "idle", groups_per_s=0.5, groups=8, machine="cheap-2")
 
 

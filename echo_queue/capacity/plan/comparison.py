@@ -10,7 +10,7 @@ from echo_queue.capacity.bounds.utilisation import Path, utilisation
 from echo_queue.capacity.fleet_file import Budget, Centralised, Fleet, Form, Pool
 from echo_queue.capacity.inputs import Assumed, Measured, Price, TrafficPrice
 from echo_queue.capacity.loading import age_days, prices
-from echo_queue.capacity.plan.outcome import Baseline, Input, Outcome, Plan, PoolFigures, Sensitivity
+from echo_queue.capacity.plan.document import Baseline, Input, Plan, PlannedSet, PoolFigures, Sensitivity
 from echo_queue.capacity.plan.planning import Setting, cheaper_per_update, plan_setting, update_tokens, with_prices
 from echo_queue.capacity.plan.scenarios import scenario_of
 from echo_queue.capacity.simulation import simulate
@@ -67,7 +67,7 @@ def way_name(form: Form, peers: bool) -> str:
     return f"{form}, {'peers' if peers else 'store'}"
 
 
-def _pool_figures(setting: Setting, chosen: Outcome, on: date) -> Iterator[PoolFigures]:
+def _pool_figures(setting: Setting, chosen: PlannedSet, on: date) -> Iterator[PoolFigures]:
     """Yields the pools, those whose accepted groups cost least first."""
     fleet = setting.fleet
     assumed = [one.key for one in inputs(fleet) if one.kind == "assumed"]
@@ -108,7 +108,7 @@ def _too_slow(setting: Setting) -> Iterator[tuple[str, str]]:
             yield one.name, f"its T_bcast, {one.broadcast_s:,.0f} s, is longer than κ·T_train, {period_s:,.0f} s"
 
 
-def baselines(fleet: Fleet, chosen: Outcome) -> Iterator[Baseline]:
+def baselines(fleet: Fleet, chosen: PlannedSet) -> Iterator[Baseline]:
     """Yields generation at the learner's own place, if the file says what that costs; pools must have prices."""
     if fleet.centralised is None:
         return
@@ -117,7 +117,7 @@ def baselines(fleet: Fleet, chosen: Outcome) -> Iterator[Baseline]:
         yield found
 
 
-def _sync(fleet: Fleet, site: Centralised, chosen: Outcome) -> Baseline:
+def _sync(fleet: Fleet, site: Centralised, chosen: PlannedSet) -> Baseline:
     """Returns the learner that generates on its own GPUs and trains in turns, with weights that travel in no time."""
     gpus, t_train_s, price = fleet.learner.gpus, fleet.learner.t_train_s.value, fleet.learner.price.usd_per_hour
     made = generation(fleet, site)
@@ -126,7 +126,7 @@ def _sync(fleet: Fleet, site: Centralised, chosen: Outcome) -> Baseline:
     return _baseline(fleet, chosen, ("sync", gpus), busy, price)
 
 
-def _async(fleet: Fleet, site: Centralised, chosen: Outcome) -> Baseline | None:
+def _async(fleet: Fleet, site: Centralised, chosen: PlannedSet) -> Baseline | None:
     """Returns the learner with further GPUs of its kind beside it, planned as a pool without interruptions."""
     none = Assumed(assumed=0.0, why="machines on demand")
     pool = Pool(
@@ -149,7 +149,7 @@ def _async(fleet: Fleet, site: Centralised, chosen: Outcome) -> Baseline | None:
     return _baseline(fleet, chosen, ("async", found.machines[AT_SITE]), found.utilisation, found.usd_per_hour)
 
 
-def _baseline(fleet: Fleet, chosen: Outcome, kind: tuple[Any, int], busy: float, usd_per_hour: float) -> Baseline:
+def _baseline(fleet: Fleet, chosen: PlannedSet, kind: tuple[Any, int], busy: float, usd_per_hour: float) -> Baseline:
     per_update = usd_per_hour * fleet.learner.t_train_s.value / HOUR_S / busy
     saving = 1 - chosen.usd_per_update / per_update if chosen.usd_per_update else None
     return Baseline(*kind, busy, usd_per_hour, per_update, per_update / update_tokens(fleet) * 1e6, saving)
@@ -182,7 +182,7 @@ def _members(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from value
 
 
-def _sensitivities(fleet: Fleet, chosen: Outcome) -> Iterator[Sensitivity]:
+def _sensitivities(fleet: Fleet, chosen: PlannedSet) -> Iterator[Sensitivity]:
     """Yields what an update costs with each assumed number halved and doubled, the machines being planned anew.
 
     The numbers of pools that are not in use are left out, and those of the baselines.

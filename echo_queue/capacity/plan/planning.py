@@ -9,7 +9,7 @@ from echo_queue.capacity.bounds.offers import PlannedOffer, generation, lengths_
 from echo_queue.capacity.bounds.utilisation import serial_utilisation, staleness_bound, utilisation
 from echo_queue.capacity.estimate.lag import lag
 from echo_queue.capacity.fleet_file import Fleet, Form
-from echo_queue.capacity.plan.outcome import Binds, Outcome
+from echo_queue.capacity.plan.document import Binds, PlannedSet
 from echo_queue.capacity.plan.search import TOLERANCE, Chosen, Goal, cheapest, eligible, predicted, slowest_path
 
 LOWER_GOALS = (0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05)
@@ -61,7 +61,7 @@ def with_prices(fleet: Fleet) -> Fleet:
     return fleet.model_copy(update={"pools": pools})
 
 
-def plan_setting(fleet: Fleet, s: int, form: Form, *, peers: bool) -> Outcome:
+def plan_setting(fleet: Fleet, s: int, form: Form, *, peers: bool) -> PlannedSet:
     """Returns the cheapest set for this bound and this way of the weights, and what is to be said of it."""
     setting = Setting(fleet, s, form, peers)
     wanted = fleet.run.utilisation
@@ -72,7 +72,7 @@ def plan_setting(fleet: Fleet, s: int, form: Form, *, peers: bool) -> Outcome:
     return replace(lower, binds=_obstacle(setting)) if lower else _nothing(setting)
 
 
-def cheaper_per_update(fleet: Fleet, chosen: Outcome) -> Outcome | None:
+def cheaper_per_update(fleet: Fleet, chosen: PlannedSet) -> PlannedSet | None:
     """Returns a set with which the learner is less busy, and an update costs less than with the chosen one, if any."""
     found = _least_per_update(Setting(fleet, chosen.s, chosen.form, chosen.peers))
     if found is None or found.usd_per_update is None or chosen.usd_per_update is None:
@@ -80,7 +80,7 @@ def cheaper_per_update(fleet: Fleet, chosen: Outcome) -> Outcome | None:
     return found if found.usd_per_update < chosen.usd_per_update * (1 - TOLERANCE) else None
 
 
-def _least_per_update(setting: Setting) -> Outcome | None:
+def _least_per_update(setting: Setting) -> PlannedSet | None:
     goals = (goal for goal in LOWER_GOALS if goal < setting.fleet.run.utilisation)
     sets = [lower for goal in goals if (lower := _search(setting, goal))]
     outcomes = [_outcome(setting, one, reached=False) for one in sets]
@@ -91,7 +91,7 @@ def _search(setting: Setting, wanted: float, *, budget: bool = True) -> Chosen |
     return cheapest((setting.offers(kappa), setting.goal(kappa, wanted, budget=budget)) for kappa in setting.kappas)
 
 
-def _outcome(setting: Setting, found: Chosen, *, reached: bool) -> Outcome:
+def _outcome(setting: Setting, found: Chosen, *, reached: bool) -> PlannedSet:
     fleet, goal = setting.fleet, found.goal
     offers = setting.offers(goal.kappa)
     used = [one for one in offers if one.name in found.machines]
@@ -104,7 +104,7 @@ def _outcome(setting: Setting, found: Chosen, *, reached: bool) -> Outcome:
     longest_s = max(fleet.lengths.most_tokens * one.mean_s / _mean_tokens(fleet) for one in groups)
     per_hour = found.usd_per_hour + fleet.learner.price.usd_per_hour
     per_update = per_hour * goal.t_train_s / 3_600 / busy
-    return Outcome(
+    return PlannedSet(
         s=goal.s,
         kappa=goal.kappa,
         form=setting.form,
@@ -130,10 +130,10 @@ def _outcome(setting: Setting, found: Chosen, *, reached: bool) -> Outcome:
     )
 
 
-def _nothing(setting: Setting) -> Outcome:
+def _nothing(setting: Setting) -> PlannedSet:
     """The outcome where no machine helps at all."""
     price = setting.fleet.learner.price.usd_per_hour
-    return Outcome(
+    return PlannedSet(
         s=setting.s,
         kappa=setting.kappas[-1],
         form=setting.form,

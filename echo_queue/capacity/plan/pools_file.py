@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from echo_queue.capacity.fleet_file import CLOUDS, Fleet
-from echo_queue.capacity.plan.outcome import Outcome
+from echo_queue.capacity.plan.document import PlannedSet
 
 FORMAT = 1
 
 
-def pools_file(fleet: Fleet, chosen: Outcome) -> Mapping[str, Any]:
+def pools_file(fleet: Fleet, chosen: PlannedSet) -> Mapping[str, Any]:
     """Returns the file's content: every pool with a price in a cloud that Terraform knows, with its machines, or none.
 
     Pools that the plan leaves empty are there with their limits, so that a controller may turn to them.
@@ -30,6 +30,6 @@ def pools_file(fleet: Fleet, chosen: Outcome) -> Mapping[str, Any]:
     return {"format": FORMAT, "pools": pools}
 
 
-def elsewhere(fleet: Fleet, chosen: Outcome) -> tuple[str, ...]:
+def elsewhere(fleet: Fleet, chosen: PlannedSet) -> tuple[str, ...]:
     """Returns the pools in use that the file cannot hold, because they are in other clouds."""
     return tuple(name for name in chosen.machines if fleet.pools[name].cloud not in CLOUDS)

@@ -19,7 +19,7 @@ from echo_queue.capacity.bounds.utilisation import SIMULATED_UP_TO
 from echo_queue.capacity.fleet_file import Fleet
 from echo_queue.capacity.loading import load_fleet
 from echo_queue.capacity.plan.comparison import costs_by_bound, plan, way_name
-from echo_queue.capacity.plan.outcome import Outcome, Plan, Sensitivity
+from echo_queue.capacity.plan.document import Plan, PlannedSet, Sensitivity
 from echo_queue.capacity.plan.pools_file import elsewhere, pools_file
 from echo_queue.cli.output import print_json
 from echo_queue.errors import ConfigError, Problem
@@ -177,7 +177,7 @@ def _comparison(found: Plan) -> Table:
     return table
 
 
-def _add_outcome(table: Table, name: str, one: Outcome, *, bold: bool) -> None:
+def _add_outcome(table: Table, name: str, one: PlannedSet, *, bold: bool) -> None:
     table.add_row(
         name,
         str(one.kappa),

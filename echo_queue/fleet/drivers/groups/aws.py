@@ -22,8 +22,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 from echo_queue import failpoints
 from echo_queue.errors import Problem
 from echo_queue.fleet.drivers.groups.aws_prices import Market, SpotPrices, market_of, spot_types
-from echo_queue.fleet.drivers.groups.group import Changed, MachineGroup, Member, Price
-from echo_queue.fleet.drivers.protocol import DriverError
+from echo_queue.fleet.drivers.groups.group import Changed, MachineGroup, Member
+from echo_queue.fleet.drivers.protocol import DriverError, Quote
 
 NAME = "echo-queue-machine"
 WAITS, ENDED = "waits", "ended"
@@ -73,7 +73,7 @@ class AutoScalingGroups:
             most=found["MaxSize"],
         )
 
-    def price(self, pool: str) -> Price:
+    def price(self, pool: str) -> Quote:
         return self._prices.of(pool)
 
     def note(self, group: MachineGroup, waiting: Sequence[str]) -> MachineGroup:

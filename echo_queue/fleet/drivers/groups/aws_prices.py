@@ -14,8 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from echo_queue.fleet.drivers.groups.group import Price
-from echo_queue.fleet.drivers.protocol import DriverError
+from echo_queue.fleet.drivers.protocol import DriverError, Quote
 from echo_queue.queue.counts import duration
 
 EVERY_S, KEPT_S, OLD_S = 300.0, 3_600.0, 7 * 86_400.0
@@ -53,7 +52,7 @@ class SpotPrices:
         self._now = now
         self._markets: dict[str, Market] = {}
 
-    def of(self, pool: str) -> Price:
+    def of(self, pool: str) -> Quote:
         """Returns what a machine of the pool costs now."""
         known, now_s = self._markets.get(pool, Market()), self._now()
         if now_s - known.tried_s >= EVERY_S:
@@ -94,21 +93,21 @@ def spot_types(group: Any) -> Sequence[str]:
     return () if on_demand else tuple(one["InstanceType"] for one in overrides if "InstanceType" in one)
 
 
-def price_of(market: Market, now_s: float) -> Price:
+def price_of(market: Market, now_s: float) -> Quote:
     """Returns the price that counts at `now_s`, with its age; or none, with the reason."""
     if market.failed and now_s - market.read_s > KEPT_S:
-        return Price(None, f"its spot price cannot be read: {market.failed}")
+        return Quote(said=f"its spot price cannot be read: {market.failed}")
     if market.why_none:
-        return Price(None, market.why_none)
+        return Quote(said=market.why_none)
     fresh = [one for one in market.prices if now_s - one.set_s <= OLD_S]
     if not fresh:
         age_s = now_s - max(one.set_s for one in market.prices)
-        return Price(None, f"its spot price was set {duration(age_s)} ago, which is too old")
+        return Quote(said=f"its spot price was set {duration(age_s)} ago, which is too old")
     dearest = max(fresh, key=lambda one: one.usd_per_hour)
     what = f"spot price of {dearest.instance_type} in {dearest.zone}, set {duration(now_s - dearest.set_s)} ago"
     age = duration(now_s - market.read_s)
     failed = f"; could not be read again for {age}: {market.failed}" if market.failed else ""
-    return Price(dearest.usd_per_hour, what + failed)
+    return Quote(dearest.usd_per_hour, said=what + failed)
 
 
 def _listed(words: Collection[str]) -> str:

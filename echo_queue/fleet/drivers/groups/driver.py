@@ -50,7 +50,7 @@ class GroupDriver:
     def _quote(self, pool: str) -> Quote:
         group, price = bound(self._groups.read(pool)), self._groups.price(pool)
         room = None if group.most is None else max(0, group.most - size_of(group))
-        return Quote(price.usd_per_hour, room, price.said)
+        return price._replace(available=room)
 
     def _read(self, pool: str) -> MachineGroup:
         """Returns the group with all names given, and notes those that are new."""

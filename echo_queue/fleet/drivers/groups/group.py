@@ -8,9 +8,10 @@ All functions here are pure.
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from echo_queue.errors import EchoQueueError
+from echo_queue.fleet.drivers.protocol import Quote
 from echo_queue.fleet.state import Machine
 
 
@@ -51,16 +52,6 @@ class MachineGroup:
     versions: tuple[str, str] = ("", "")
 
 
-class Price(NamedTuple):
-    """The price of a machine, in USD per hour. None: the place does not know it, and the fleet file says it.
-
-    `said`: in words, where it comes from, or why there is none; empty where the place never has prices.
-    """
-
-    usd_per_hour: float | None = None
-    said: str = ""
-
-
 class Changed(EchoQueueError):
     """A group has changed since it was read: nothing was done, and it is to be read again."""
 
@@ -74,7 +65,7 @@ class MachineGroups(Protocol):
     def read(self, pool: str) -> MachineGroup:
         """Returns the pool's group as it is now."""
 
-    def price(self, pool: str) -> Price:
+    def price(self, pool: str) -> Quote:
         """Returns what a machine of the pool costs now."""
 
     def note(self, group: MachineGroup, waiting: Sequence[str]) -> MachineGroup:

@@ -18,9 +18,9 @@ from pydantic import AliasPath, BaseModel, Field, ValidationError
 
 from echo_queue import failpoints
 from echo_queue.errors import Problem
-from echo_queue.fleet.drivers.groups.group import MachineGroup, Member, Price
+from echo_queue.fleet.drivers.groups.group import MachineGroup, Member
 from echo_queue.fleet.drivers.groups.kubernetes_api import KubernetesApi
-from echo_queue.fleet.drivers.protocol import DriverError
+from echo_queue.fleet.drivers.protocol import DriverError, Quote
 
 CORE, APPS = "api/v1", "apis/apps/v1"
 NAME = "echo-queue/machine"
@@ -99,9 +99,9 @@ class Deployments:
             versions=(notes.version, scale.version),
         )
 
-    def price(self, pool: str) -> Price:
+    def price(self, pool: str) -> Quote:
         """Returns none: a cluster does not know what its nodes cost."""
-        return Price()
+        return Quote()
 
     def note(self, group: MachineGroup, waiting: Sequence[str]) -> MachineGroup:
         path = f"configmaps/{self._deployment(group.pool)}"

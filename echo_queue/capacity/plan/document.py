@@ -18,7 +18,7 @@ against S or κ, or the budget."""
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PlannedSet:
     """The cheapest set of machines for one bound and one way of the weights, by the bounds.
 
     `reached`: whether it keeps the learner as busy as is wanted. If not, it is the set that costs least per update
@@ -121,17 +121,17 @@ class Plan:
     on: date
     by: Literal["bounds"]
     wanted_utilisation: float
-    chosen: Outcome
+    chosen: PlannedSet
     simulated: Figures | None
     """The chosen set in a simulation, with seed 0 (`echo-queue simulate`); null if it has no machines."""
-    cheaper: Outcome | None
+    cheaper: PlannedSet | None
     """A set with which the learner is less busy than is wanted, and an update costs less."""
     pools: tuple[PoolFigures, ...]
     old_prices: tuple[str, ...]
     """Keys of prices that are older than the fleet file allows without a mark."""
     left_out: Mapping[str, str]
-    other_bounds: tuple[Outcome, ...]
-    other_ways: tuple[Outcome, ...]
+    other_bounds: tuple[PlannedSet, ...]
+    other_ways: tuple[PlannedSet, ...]
     baselines: tuple[Baseline, ...]
     inputs: tuple[Input, ...]
     sensitivities: tuple[Sensitivity, ...]
