@@ -38,7 +38,7 @@ from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 from benchmarks.rows import Rows
 from benchmarks.verdict import conclude
 from echo_queue.config import Learner
-from echo_queue.config.presets import PRESETS
+from echo_queue.config.corrections import PRESETS
 from echo_queue.records import Group, Sample, Span
 from learner.diagnostics.guard import Guard
 from learner.model.loading import prepare

@@ -1,9 +1,10 @@
 """The configuration of a run: its sections and keys, the check for contradictions, and the reader of its file."""
 
+from echo_queue.config.corrections import Correction
+from echo_queue.config.keys import Section
 from echo_queue.config.model import (
     INTERACTIVE,
     Config,
-    Correction,
     Environment,
     Http,
     Learner,
@@ -16,7 +17,6 @@ from echo_queue.config.model import (
     Redis,
     Rollout,
     Run,
-    Section,
     Selection,
     Staleness,
     Store,

@@ -3,13 +3,13 @@
 What a section says holds for all of its keys that do not say otherwise.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 
 
@@ -37,6 +37,23 @@ class OnlyWith:
     def holds(self, config: BaseModel) -> bool:
         value = value_of(config, self.path)
         return value in self.values if self.values else bool(value)
+
+
+class Section(BaseModel):
+    """A section of the configuration: it has no other keys than its own, and its docstrings are their text."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    def left_out(self, key: str) -> Any:
+        """Returns the value that a key of this section has if it is left out."""
+        return type(self).model_fields[key].get_default(call_default_factory=True)
+
+
+class Words:
+    """The meaning of each word that a key may have, in columns of these heads: docs/configuration.md has the table."""
+
+    def __init__(self, heads: Sequence[str], meanings: Mapping[str, Sequence[str]]) -> None:
+        self.heads, self.meanings = heads, meanings
 
 
 @dataclass(frozen=True)

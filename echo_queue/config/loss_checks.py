@@ -1,27 +1,10 @@
 """Finds settings of the loss that do not go together, though each value is valid alone."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from echo_queue.config import Config, Correction, Learner
+from echo_queue.config.corrections import WHERE, correction_contradictions
 from echo_queue.errors import Problem
-
-WHERE = "learner.correction"
-LEVELS_OF_USE: Mapping[str, tuple[str, ...]] = {
-    "none": ("token",),
-    "clip": ("token", "sequence"),
-    "truncate": ("token", "sequence", "product"),
-    "mask": ("token", "sequence", "product"),
-    "dppo": ("token",),
-    "m2po": ("token",),
-}
-ANCHORED = ("clip", "truncate", "mask")
-"""The uses whose ratio may be taken to another policy than the behaviour policy."""
-LEVEL_REASONS: Mapping[str, str] = {
-    "none": "uses no ratio",
-    "clip": "would cut off nearly every sample: the product of many ratios is seldom within the clip",
-    "dppo": "compares probabilities of tokens",
-    "m2po": "leaves out tokens",
-}
 
 
 def loss_contradictions(config: Config) -> Iterator[Problem]:
@@ -36,7 +19,7 @@ def loss_contradictions(config: Config) -> Iterator[Problem]:
         if correction != Correction():
             yield Problem(WHERE, "is not used with learner.loss, which replaces it", "remove one of the two")
         return
-    yield from _correction(correction)
+    yield from correction_contradictions(correction)
     if correction.use == "none" and config.staleness.s:
         what = f'is "none", which is right for fresh data only; staleness.s is {config.staleness.s}'
         yield Problem(f"{WHERE}.use", what, "choose a correction, or set staleness.s to 0")
@@ -71,36 +54,13 @@ def _lengths(learner: Learner, longest: int) -> Iterator[Problem]:
         yield Problem(where, what, f"set {longest} or less")
 
 
-def _correction(correction: Correction) -> Iterator[Problem]:
-    use, level = correction.use, correction.level
-    if level not in LEVELS_OF_USE[use]:
-        what = f'"{level}" does not go with use = "{use}", which {LEVEL_REASONS[use]}'
-        yield Problem(f"{WHERE}.level", what, f"set {' or '.join(LEVELS_OF_USE[use])}, or another use")
-    anchor = correction.anchor
-    if (anchor != "behaviour" and use not in ANCHORED) or (anchor == "proximal" and level != "token"):
-        what = f'"{anchor}" does not go with use = "{use}" at level "{level}", which is defined by the behaviour policy'
-        at_level = ' at level "token"' if anchor == "proximal" else ""
-        yield Problem(f"{WHERE}.anchor", what, f'set "behaviour", or clip, truncate or mask{at_level}')
-    if use == "mask" and correction.mask_low >= correction.mask_high:
-        yield Problem(f"{WHERE}.mask_high", "is not above mask_low: every token would be masked", "raise it")
-    if correction.filter_high and not correction.filter_low < 1 < correction.filter_high:
-        what = "and filter_low do not enclose 1: samples of the policy itself would be filtered"
-        yield Problem(f"{WHERE}.filter_high", what, "set filter_low below 1, and filter_high above")
-
-
 def _nucleus(config: Config) -> Iterator[Problem]:
     """Yields a problem if ratios of fresh data could lie below what the correction lets through."""
-    correction = config.learner.correction
-    if correction.anchor == "old":
-        return  # the learner evaluates both sides of the ratio by whole distributions
-    key, lowest = {
-        "clip": ("clip_low", 1 - correction.clip_low),
-        "mask": ("mask_low", correction.mask_low),
-    }.get(correction.use, ("", 0.0))
-    if config.rollout.top_p <= lowest:
+    key, least = config.learner.correction.least
+    if config.rollout.top_p <= least:
         yield Problem(
             "rollout.top_p",
             "samples come from the nucleus, the learner's policy is the whole distribution: their ratio may be as low "
             f"as top_p on fresh data, and {WHERE}.{key} would cut it off",
-            f"set top_p above {lowest:g}; 1 makes the ratio exact",
+            f"set top_p above {least:g}; 1 makes the ratio exact",
         )

@@ -5,6 +5,7 @@
 - The docstrings of sections and keys are the text of docs/configuration.md (`echo-queue config reference`).
 - A key says itself whose it is (`WORKERS`, `MACHINE`) and what it needs (`OnlyWith`): invitations, checks and ranks go
   by that. `echo_queue.queue.run_rules` names the keys that are run rules.
+- `corrections.py` has the section `[learner.correction]`.
 """
 
 import os
@@ -14,11 +15,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from echo_queue.config.keys import MACHINE, WORKERS, OnlyWith
-from echo_queue.config.presets import PRESETS, Preset
+from echo_queue.config.corrections import Correction
+from echo_queue.config.keys import MACHINE, WORKERS, OnlyWith, Section
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 NAME_IS = "a name has up to 64 small letters, digits, “-”, “_” and “.”, and begins with a letter or a digit"
@@ -42,15 +43,6 @@ INTERACTIVE = ("interactive", "verifiers", "poker")
 NAMED = {"function": "function", "interactive": "Class", "verifiers": "load_environment"}
 """The kinds of environment that need `environment.function`, and what the function's name stands for."""
 WATCH = "rollout.preemption.watch"
-USE, ANCHOR = "learner.correction.use", "learner.correction.anchor"
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-    def left_out(self, key: str) -> Any:
-        """Returns the value that a key of this section has if it is left out."""
-        return type(self).model_fields[key].get_default(call_default_factory=True)
 
 
 class Run(Section):
@@ -185,7 +177,7 @@ class Prompts(Section):
     """Name of the set. Submitting the same set again adds nothing."""
     source: str = ""
     """A `.jsonl` or `.parquet` file, `reasoning-gym:DATASET`, `poker:kuhn` or `poker:leduc`."""
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field(default={})
     """Options of a generated set: `size`, `seed` and the dataset's own settings. A poker set has `size`, `seed` and
     `opponent`, which is `random`, `tight` or `equilibrium`."""
     epochs: Positive = 1
@@ -212,7 +204,7 @@ class Environment(Section):
     function: Annotated[str, OnlyWith("environment.kind", *NAMED)] = ""
     """The code to load: `module:function` with TRL's signature, (prompts, completions, **columns) → list of floats, for
     `function`; `module:Class` for `interactive`; `module:load_environment` for `verifiers`."""
-    options: Annotated[dict[str, Any], OnlyWith("environment.kind", "interactive", "verifiers")] = {}
+    options: Annotated[dict[str, Any], OnlyWith("environment.kind", "interactive", "verifiers")] = Field(default={})
     """Keyword arguments for the class or for `load_environment`."""
     max_turns: Positive = 16
     """Largest number of turns of the model in an interactive sample."""
@@ -344,61 +336,6 @@ class Queue(Section):
     from the prompt's own earlier groups, or from those of similar prompts."""
     stall_deadline_s: Seconds = 300.0
     """Longest wait of a role for other roles. The error names the thing that it waited for."""
-
-
-class Correction(Section):
-    """The loss's correction for data that older weights generated, by tokens' probability ratios: ρ to the behaviour
-    policy μ, whose log-probabilities come with the samples. docs/learning.md has the equations."""
-
-    preset: Preset = "dapo"
-    """A paper's correction, which gives the keys of this section that you leave out their values."""
-    level: Literal["token", "sequence", "product"] = "token"
-    """The ratio that a token is corrected by: its own; the geometric mean of its sample's (`sequence`, GSPO); or the
-    product of its sample's."""
-    use: Literal["none", "clip", "truncate", "mask", "dppo", "m2po"] = "clip"
-    """What the ratio is used for: nothing; PPO's clipped surrogate; an importance weight of at most `cap`; a weight
-    that is 0 outside of `mask_low` … `mask_high`; one that is 0 where the probability has moved by more than `delta`;
-    or one that is 0 for the tokens that have moved most, so that a mean of squared log-ratios stays within `budget`."""
-    anchor: Literal["behaviour", "proximal", "old"] = "behaviour"
-    """The policy that the ratio is taken to; where that is not the behaviour policy, what lies between the two is an
-    importance weight of at most `cap`. `proximal` lies between behaviour and learner, a version before the one that is
-    made (decoupled PPO). With `learner.mini_batches` above 1 it is the policy at the update's beginning, which another
-    forward pass evaluates. `old` is the version that drew each token, as the learner itself evaluates it by a forward
-    pass with that version's weights, which it keeps: the weight then corrects for the engine's numerics alone."""
-    clip_low: Annotated[float, Field(gt=0, lt=1), OnlyWith(USE, "clip")] = 0.2
-    """Lower clip: the policy ratio counts as at least 1 − `clip_low`."""
-    clip_high: Annotated[float, Field(gt=0), OnlyWith(USE, "clip")] = 0.28
-    """Upper clip: the policy ratio counts as at most 1 + `clip_high`."""
-    cap: Annotated[float, Field(gt=0), OnlyWith(USE, "truncate"), OnlyWith(ANCHOR, "proximal", "old")] = 2.0
-    """Largest importance weight."""
-    mask_low: Annotated[float, Field(ge=0), OnlyWith(USE, "mask")] = 0.5
-    """Smallest ratio that `mask` lets through."""
-    mask_high: Annotated[float, Field(gt=0), OnlyWith(USE, "mask")] = 5.0
-    """Largest ratio that `mask` lets through."""
-    delta: Annotated[float, Field(gt=0, le=1), OnlyWith(USE, "dppo")] = 0.2
-    """Largest change of a token's probability, in the direction of its advantage, that `dppo` lets through."""
-    drift: Annotated[float, Field(ge=0), OnlyWith(USE, "dppo")] = 1e-3
-    """Weight of the squared log-ratio that `dppo` adds to the loss."""
-    budget: Annotated[float, Field(gt=0), OnlyWith(USE, "m2po")] = 0.04
-    """Largest mean of the squared log-ratios of those tokens that `m2po` would move further away."""
-    filter_low: Annotated[float, Field(ge=0), OnlyWith("learner.correction.filter_high")] = 0.0
-    """Smallest geometric mean of a sample's ratios; a sample below it is not trained."""
-    filter_high: float = Field(default=0.0, ge=0)
-    """Largest geometric mean of a sample's ratios; a sample above it is not trained. 0 turns both bounds off."""
-    filter_worse: float = Field(default=0.0, ge=0)
-    """Largest mean of log μ − log π of a sample with a negative advantage; one above it is not trained (DeepSeek-V3.2).
-    0 turns this off."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_preset(cls, values: Any) -> Any:
-        """Returns the values with the preset's for keys that are left out; pydantic refuses what is no preset."""
-        if not isinstance(values, dict):
-            return values
-        return {**PRESETS.get(str(values.get("preset", "dapo")), {}), **values}
-
-    def left_out(self, key: str) -> Any:
-        return PRESETS[self.preset].get(key, super().left_out(key))
 
 
 class Learner(Section):

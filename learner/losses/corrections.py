@@ -2,12 +2,25 @@
 
 All functions are pure and work token by token: `log_ratio` [K] is log ρ within its limits, with gradient, of the token
 or of its sample (`learner.losses.log_ratio`); `logprobs` [K] are the learner's, with gradient; `advantages` [K].
+`USES` says which function stands for which word of `learner.correction.use` (`echo_queue.config.corrections`).
 """
 
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from echo_queue.config import Correction
+from learner.losses.inputs import LossInputs
+
+
+class Ratios(NamedTuple):
+    """The input of a correction. `limit`: M2PO's, for the mini-batch."""
+
+    log_ratio: Tensor
+    tokens: LossInputs
+    limit: float
 
 
 class Surrogate(NamedTuple):
@@ -35,7 +48,7 @@ def clip(log_ratio: Tensor, advantages: Tensor, low: float, high: float) -> Surr
     return Surrogate(losses, cut)
 
 
-def truncate(log_ratio: Tensor, logprobs: Tensor, advantages: Tensor, cap: float) -> Surrogate:
+def tis(log_ratio: Tensor, logprobs: Tensor, advantages: Tensor, cap: float) -> Surrogate:
     """Returns −sg(min(ρ, cap))·A·log π, where sg stops the gradient.
 
     Truncated importance sampling (Ionides 2008; for LLMs TIS), and CISPO (arXiv 2506.13585, eq. 4) without a lower
@@ -101,3 +114,19 @@ def proximal_logprobs(logprobs: Tensor, behaviour: Tensor, lags: Tensor) -> Tens
     """
     lags = lags.to(behaviour.dtype)
     return behaviour + lags / (lags + 1) * (logprobs.detach() - behaviour)
+
+
+USES: Mapping[str, Callable[[Ratios, Correction], Surrogate]] = {
+    "none": lambda r, _: plain(r.tokens.logprobs, r.tokens.advantages),
+    "clip": lambda r, c: clip(r.log_ratio, r.tokens.advantages, c.clip_low, c.clip_high),
+    "truncate": lambda r, c: tis(r.log_ratio, r.tokens.logprobs, r.tokens.advantages, c.cap),
+    "mask": lambda r, c: mask(r.log_ratio, r.tokens.logprobs, r.tokens.advantages, c.mask_low, c.mask_high),
+    "dppo": lambda r, c: dppo(r.log_ratio, _moved(r.tokens), r.tokens.advantages, c.delta, c.drift),
+    "m2po": lambda r, _: m2po(r.log_ratio, r.tokens.advantages, r.limit),
+}
+"""The function of each word of `learner.correction.use`."""
+
+
+def _moved(tokens: LossInputs) -> Tensor:
+    """Returns how much the tokens' probabilities have grown since they were drawn, [K]."""
+    return tokens.logprobs.detach().exp() - tokens.behaviour.exp()

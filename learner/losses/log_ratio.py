@@ -3,15 +3,13 @@
 A micro-batch holds each of its samples whole, so what concerns a sample needs no other micro-batch and no other rank.
 """
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
+from echo_queue.config.corrections import Level
+
 LOG_RATIO_LIMIT = 20.0
 """Beyond this limit exp() is meaningless; without it a single absurd token overflows the whole update."""
-
-Level = Literal["token", "sequence", "product"]
 
 
 def bounded(log_ratio: Tensor) -> Tensor:

@@ -1,7 +1,6 @@
 """The objective of an update: the terms of the loss, put together as the configuration says (GRPO)."""
 
 import math
-from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -24,26 +23,6 @@ class TokenLosses(NamedTuple):
     clipped: Tensor
     filtered: Tensor
     kl: Tensor
-
-
-class Ratios(NamedTuple):
-    """The input of a correction. `limit`: M2PO's, for the mini-batch."""
-
-    log_ratio: Tensor
-    tokens: LossInputs
-    limit: float
-
-
-Use = Callable[[Ratios, Correction], Surrogate]
-USES: Mapping[str, Use] = {
-    "none": lambda r, _: corrections.plain(r.tokens.logprobs, r.tokens.advantages),
-    "clip": lambda r, c: corrections.clip(r.log_ratio, r.tokens.advantages, c.clip_low, c.clip_high),
-    "truncate": lambda r, c: corrections.truncate(r.log_ratio, r.tokens.logprobs, r.tokens.advantages, c.cap),
-    "mask": lambda r, c: corrections.mask(r.log_ratio, r.tokens.logprobs, r.tokens.advantages, c.mask_low, c.mask_high),
-    "dppo": lambda r, c: corrections.dppo(r.log_ratio, _moved(r.tokens), r.tokens.advantages, c.delta, c.drift),
-    "m2po": lambda r, _: corrections.m2po(r.log_ratio, r.tokens.advantages, r.limit),
-}
-"""The words of `learner.correction.use`."""
 
 
 def token_losses(tokens: LossInputs, settings: Learner, limit: float = math.inf) -> TokenLosses:
@@ -73,16 +52,12 @@ def _policy_losses(tokens: LossInputs, settings: Learner, limit: float) -> Surro
     if anchor is None:
         anchor = corrections.proximal_logprobs(tokens.logprobs, tokens.behaviour, tokens.lags)
     log_ratio = at_level(bounded(tokens.logprobs - anchor), tokens.lengths, correction.level)
-    surrogate = USES[correction.use](Ratios(bounded(log_ratio), tokens, limit), correction)
+    ratios = corrections.Ratios(bounded(log_ratio), tokens, limit)
+    surrogate = corrections.USES[correction.use](ratios, correction)
     if correction.anchor == "behaviour":
         return surrogate
     weights = bounded(anchor - tokens.behaviour).exp().clamp(max=correction.cap)
     return surrogate._replace(losses=weights * surrogate.losses)
-
-
-def _moved(tokens: LossInputs) -> Tensor:
-    """Returns how much the tokens' probabilities have grown since they were drawn, [K]."""
-    return tokens.logprobs.detach().exp() - tokens.behaviour.exp()
 
 
 def _filtered(tokens: LossInputs, correction: Correction) -> Tensor | None:

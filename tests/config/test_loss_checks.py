@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from echo_queue.config import Correction, Learner
-from echo_queue.config.presets import PRESETS
+from echo_queue.config.corrections import PRESETS
 from tests.config.test_model import BASE, problems
 
 FRESH = "[staleness]\ns = 0\n"
@@ -30,9 +30,9 @@ def test_a_preset_gives_what_is_left_out_and_what_is_written_wins() -> None:
     [
         ('preset = "dppo"\nlevel = "sequence"', f"{CORRECTION}.level", "compares probabilities of tokens"),
         ('level = "product"', f"{CORRECTION}.level", "would cut off nearly every sample"),
-        ('preset = "m2po"\nanchor = "proximal"', f"{CORRECTION}.anchor", "defined by the behaviour policy"),
+        ('preset = "m2po"\nanchor = "proximal"', f"{CORRECTION}.anchor", "the behaviour policy defines"),
         ('preset = "gspo"\nanchor = "proximal"', f"{CORRECTION}.anchor", 'at level "sequence"'),
-        ('preset = "dppo"\nanchor = "old"', f"{CORRECTION}.anchor", "defined by the behaviour policy"),
+        ('preset = "dppo"\nanchor = "old"', f"{CORRECTION}.anchor", "the behaviour policy defines"),
         ("cap = 3.0", f"{CORRECTION}.cap", 'is not used with use = "clip"'),
         ('preset = "tis"\ndelta = 0.1', f"{CORRECTION}.delta", 'is not used with use = "truncate"'),
         ('preset = "icepop"\nmask_high = 0.4', f"{CORRECTION}.mask_high", "is not above mask_low"),

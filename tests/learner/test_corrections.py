@@ -5,14 +5,15 @@ import random
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 
 from echo_queue.config import Learner
-from echo_queue.config.presets import PRESETS
+from echo_queue.config.corrections import PRESETS, USES, PresetName, UseName
 from echo_queue.errors import ConfigError
+from learner.losses import corrections
 from learner.losses.corrections import second_moment_limit
 from learner.losses.custom import custom_loss
 from learner.losses.inputs import LossInputs
@@ -156,6 +157,12 @@ def slow_filtered(sample: Drawn, c: Any) -> bool:
 
 def settings_of(values: dict[str, Any], **learner: Any) -> Learner:
     return Learner.model_validate({"correction": values, **learner})
+
+
+def test_every_correction_has_its_words_its_function_and_its_comparison() -> None:
+    compared = {settings_of(values).correction.use for values in SETTINGS.values()}
+    assert set(get_args(UseName)) == set(USES) == set(corrections.USES) == compared
+    assert set(get_args(PresetName)) == set(PRESETS)
 
 
 @pytest.mark.parametrize("name", SETTINGS)

@@ -22,7 +22,7 @@ from echo_queue.cli.output import print_json
 from echo_queue.cli.run import placement, preflight
 from echo_queue.cli.run.preflight import For
 from echo_queue.config import loading
-from echo_queue.config.keys import Key, OnlyWith, fields_of
+from echo_queue.config.keys import Key, OnlyWith, Words, fields_of
 from echo_queue.config.toml_text import value_text
 from echo_queue.connections.endpoints import EMBEDDED, START_EMBEDDED, services_dir
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
@@ -50,7 +50,7 @@ The column "machines" says what a machine of workers needs. A *shared* key has o
 an [invitation](join.md) brings it along; an *own* key has a value for each machine, which no invitation sets. A *rule*
 is kept in Redis, and every role obeys it as the learner that began last had it.
 
-`echo-queue config reference` writes this page from `echo_queue/config/model.py`. Change it there.
+`echo-queue config reference` writes this page from the sections in `echo_queue/config/`. Change it there.
 """
 
 
@@ -167,9 +167,19 @@ def _section(model: type[BaseModel], above: Key | None = None) -> Iterator[str]:
     for key in keys:
         name = key.path.rpartition(".")[2]
         yield f"| `{name}` | {_type(key.field)} | {_default(key.field)} | {_machines(key)} | {_meaning(key)} |\n"
+    for key in keys:
+        yield from _words(key)
     for key in found:
         if key.section:
             yield from _section(key.section, key)
+
+
+def _words(key: Key) -> Iterator[str]:
+    """Yields the table of what the words of a key mean, if it has one."""
+    for words in (mark for mark in key.field.metadata if isinstance(mark, Words)):
+        name = key.path.rpartition(".")[2]
+        yield f"\n| `{name}` | {' | '.join(words.heads)} |\n|{' --- |' * (1 + len(words.heads))}\n"
+        yield from (f"| `{word}` | {' | '.join(cells)} |\n" for word, cells in words.meanings.items())
 
 
 def _machines(key: Key) -> str:

@@ -15,6 +15,7 @@ import redis
 
 from echo_queue.capacity.simulation import Figures, Scenario, simulate
 from echo_queue.capacity.simulation.moves import Counts, DrainedTasks, Leased, tokens_of
+from echo_queue.launch.servers.redis_server import RedisServer
 from echo_queue.queue import (
     Caller,
     Chunk,

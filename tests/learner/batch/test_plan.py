@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import GPT2Config, PretrainedConfig, Qwen3Config, Qwen3MoeConfig
 
 from echo_queue.config import Learner
-from echo_queue.config.presets import PRESETS
+from echo_queue.config.corrections import PRESETS
 from learner.batch.micro_batches import collate, micro_batches
 from learner.batch.packing import Packing
 from learner.batch.plan import FILLER, Costs, Pieces, Share, plan
