@@ -1,13 +1,15 @@
 """The run's rules are those of the learner that began last: nobody else changes them, and who tries is told."""
 
 from dataclasses import fields, replace
+from typing import Any, get_args
 
 import pytest
 
 from echo_queue.config import Config
+from echo_queue.config.keys import Key, keys_of
 from echo_queue.errors import FencedError
 from echo_queue.queue import RunRules
-from echo_queue.queue.run_rules import rules_of, words_of
+from echo_queue.queue.run_rules import RULE_KEYS, rules_of, words_of
 from echo_queue.records import Version
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import QueueHarness
@@ -26,19 +28,26 @@ def test_rules_are_written_only_where_there_are_none_and_who_brings_others_is_to
     assert queue.status().rules == RULES
 
 
+def another(key: Key) -> Any:
+    """Returns a value of the key that is not its default."""
+    value = key.field.get_default()
+    match value:
+        case bool():
+            return not value
+        case str():
+            return next(word for word in get_args(key.field.annotation) if word != value)
+    return value + 1
+
+
 def test_every_rule_is_read_from_redis_as_a_configuration_states_it() -> None:
-    config = Config.model_validate(
-        {
-            "run": {"name": "other", "dir": "other", "keep_open": True},
-            "model": {"max_new_tokens": 7},
-            "rollout": {"group_size": 3},
-            "staleness": {"s": 2, "kappa": "auto", "pace": False, "late": "wait", "late_deadline_s": 0.0105},
-            "queue": {"lease_s": 2.5, "max_attempts": 9, "group_max_bytes": 65_536, "longest_first": False},
-            "learner": {"batch_groups": 5},
-            "selection": {"curriculum": "mopps", "curriculum_window": 8, "reward_failure": -0.5, "reward_success": 0.5},
-        }
-    )
-    rules = RunRules.of(config)
+    stated: dict[str, dict[str, Any]] = {"run": {"name": "other", "dir": "other"}}
+    for key in keys_of(Config):
+        if key.path in RULE_KEYS:
+            stated.setdefault(key.parent, {})[key.path.rpartition(".")[2]] = another(key)
+    stated["model"]["max_new_tokens"], stated["rollout"]["group_size"] = 7, 3
+    stated["staleness"] |= {"kappa": "auto", "late_deadline_s": 0.0105}
+    stated["queue"]["lease_s"] = 2.5
+    rules = RunRules.of(Config.model_validate(stated))
     assert [rule.name for rule in fields(rules) if getattr(rules, rule.name) == rule.default] == []
     assert (rules.late_deadline_ms, rules.lease_ms, rules.group_max_tokens) == (11, 2500, 21)
     words = [str(word) for word in words_of(rules)]
