@@ -26,6 +26,7 @@ from echo_queue.queue import (
 from echo_queue.queue.acl import CONTROLLER_CALLS, SUBMITTER_CALLS, WORKER_CALLS, rules
 from echo_queue.queue.caller import Client
 from echo_queue.queue.payload_fields import COMPLETE_WORDS, PROGRESS_WORDS
+from tests.source_code import ROOT
 
 CLIENTS = (
     WorkerQueue,
@@ -113,6 +114,17 @@ def test_only_an_admin_installs() -> None:
 
 def test_every_client_names_a_role_that_there_is() -> None:
     assert {client.ROLE for client in CLIENTS} == set(get_args(Role)) - {"celery"}
+
+
+def test_the_page_of_the_architecture_says_who_makes_each_move() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page.partition("| move | caller |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| ([\w, ]+) \| ([\w, ]+) \|", table, re.MULTILINE)
+    callers = {move: who.split(", ") for names, who in rows for move in names.split(", ")}
+    assert set(callers) == set(registered()) - CONFIRM
+    calls = {"worker": WORKER_CALLS, "submitter": SUBMITTER_CALLS, "controller": CONTROLLER_CALLS}
+    told = {role: {move for move, who in callers.items() if role in who} for role in calls}
+    assert told == {role: set(names) - CONFIRM for role, names in calls.items()}
 
 
 @pytest.mark.parametrize("file", FILES)

@@ -1,6 +1,6 @@
 """The moves of the queue as Redis Functions, and their installation: this folder's Lua files, in the order of `FILES`.
 
-`state.lua` documents every key and lists every move with its file.
+`state.lua` documents every key. Each file registers its own moves at its end; docs/architecture.md says what each does.
 """
 
 from importlib.resources import files

@@ -99,40 +99,6 @@ KEYS
   events         stream  events of the run, for people; informational, trimmed
   updates        stream  "<lineage>-<number>" of each update's version -> release of its learner, task (one of those that it
                          trained), line (JSON: its metrics without the tasks' ids); informational, the newest 10,000
-
-MOVES (one method each of a role's client in `echo_queue.queue`)
-  declare, submit, reject      chunk -> backlog; reject: unreadable chunk         submission.lua
-  admit                        backlog -> tasks                                   backlog.lua
-  lease, renew, release, fail  within tasks and retry                             worker.lua
-  progress, discard            store, drop the partial rollout of a leased task   partials.lua
-  unwanted                     objects of partial rollouts that may be removed    partials.lua
-  complete                     tasks | retry | dead, not by hand -> replay        completion.lua
-  drain                        within replay; too late: replay -> retry           learner.lua
-  advance                      too late in flight: -> retry                       learner.lua
-  skip                         nothing: groups that teach nothing leave the window learner.lua
-  resume, cancel               a new lineage; abandoned in flight: -> retry       learner.lua
-  commit, uncommit             replay -> trained; trained -> backlog (redo)       learner.lua
-  restore                      what checkpoints hold, where Redis has forgotten   learner.lua
-  publish_keys                 the keys by which workers trust weights            learner.lua
-  announce                     a part of the version under way is stored          learner.lua
-  record                       what an update reports about itself                learner.lua
-  publish, pending             the pointer; groups drained before a restart       learner.lua
-  reject_group                 a bad group, or one without object: -> retry | dead learner.lua
-  return_unfit                 replay -> retry                                    learner.lua
-  suspend, reinstate           a worker leases nothing; its bad groups: -> retry  operator.lua
-  set_digests                  whose prompts the ids of a checkpoint are          learner.lua
-  finish                       nothing is left to train                           learner.lua
-  probe_room                   nothing: a full server refuses it                  learner.lua
-  reclaim                      expired: -> retry | dead; too late: -> retry       lease_expiry.lua
-  bury, revive                 any -> dead; dead, or failed before -> retry       operator.lua
-  evict                        what workers hold that will not come back          operator.lua
-  join, report, withdraw       the peer exchange of weights; no task              peers.lua
-  heartbeat, leave             the list of workers                                worker.lua
-  lead, plan, resign           which controller leads, and what it does           fleet.lua
-  order, pause                 workers rest or leave; the controller orders none  fleet.lua
-  configure                    a run with its rules, where there is none          operator.lua
-  audit, status                the identity; one picture of the run               monitor.lua
-  confirm                      a write for WAIT to wait for                       state.lua
 --]]
 
 local ADMIT_MAX = 500

@@ -4,6 +4,7 @@ import random
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 
 from echo_queue.errors import EchoQueueError
@@ -17,7 +18,6 @@ from tests.faults.storm.settings import (
     KILLS,
     KILLS_WITH_RANKS,
     LEASE_S,
-    OTHERS,
     POOLS,
     RANK_DEADLINE_S,
     SPOTS,
@@ -38,14 +38,25 @@ REWIND_S = 7.0
 
 class FaultInjector:
     """Injects faults. `kills` and `stops` count by role, `learners` by signal and process of the learner, whose
-    launcher and ranks are drawn alike; `done` counts the other faults."""
+    launcher and ranks are drawn alike; `done` counts the other faults, each of which has its weight and its method in
+    `_others`."""
 
     def __init__(self, processes: Processes, observer: StormObserver, seed: int, contained: bool = False) -> None:
+        self._others: dict[str, tuple[float, Callable[[], None]]] = {
+            "rival": (2.0, self._rival),
+            "spot": (20.0, self._spot),
+            "rewind": (0.8, self._rewind),
+            "revive": (0.8, self._revive),
+            "restart": (0.5, self._restart),
+            "second": (3.0, self._second),
+            "demand": (8.0, self._demand),
+            "evict": (3.0, self._evict),
+        }
         kills = KILLS if observer.config.learner.ranks == 1 else KILLS_WITH_RANKS
         self._often: dict[tuple[str, str], float] = {
             **{("kill", role): often for role, often in kills.items()},
             **{("stop", role): often for role, often in STOPS.items()},
-            **{(name, ""): often for name, often in OTHERS.items()},
+            **{(name, ""): often for name, (often, _) in self._others.items()},
         }
         usual = sum(self._often.values())
         if contained:
@@ -86,22 +97,9 @@ class FaultInjector:
                 self._kill(role, lot)
             case "stop":
                 self._stop(role, lot, share)
-            case "rival":
-                self._rival()
-            case "spot":
-                self._spot(lot)
-            case "restart":
-                self._restart()
-            case "rewind":
-                self._rewind()
-            case "revive":
-                self._revive()
-            case "second":
-                self._second()
-            case "demand":
-                self._demand()
-            case "evict":
-                self._evict()
+            case _:
+                _, act = self._others[action]
+                act()
 
     def _kill(self, role: str, lot: float) -> None:
         process = self._one(role, lot)
@@ -135,12 +133,14 @@ class FaultInjector:
         self.done["power cuts"] += 1
 
     def _rival(self) -> None:
+        """Starts a second learner, as by mistake."""
         if not self._named("rival"):
             self._processes.start_role("rival", "learner", "rival")
             self.done["rival learners"] += 1
 
-    def _spot(self, lot: float) -> None:
+    def _spot(self) -> None:
         """A worker joins, or is told that its machine is taken away."""
+        lot = self._draw.random()
         there = self._named(*SPOTS)
         away = sorted({*SPOTS} - {process.name for process in there})
         if away and (lot < JOIN_SHARE or not there):
@@ -149,6 +149,7 @@ class FaultInjector:
             self.done["notices"] += self._processes.notify(there[int(lot * len(there))])
 
     def _second(self) -> None:
+        """Starts a second controller."""
         if not self._named("controller-2"):
             self._processes.start_role("controller-2", "controller", "controller-2")
             self.done["second controllers"] += 1
@@ -168,12 +169,13 @@ class FaultInjector:
                 self.done["evicted tasks"] += queue.evict(self._draw.choice(EVICTED))
 
     def _restart(self) -> None:
-        """While others are killed on."""
+        """Ends all roles in order, and starts them anew, while others are killed on."""
         for process in self._named("supervisor"):
             if self._processes.signal(process, signal.SIGTERM):
                 self.done["restarts"] += 1
 
     def _rewind(self) -> None:
+        """Rewinds to an older checkpoint."""
         if self._named("rewinder"):
             return
         for process in self._processes.living():
@@ -183,6 +185,7 @@ class FaultInjector:
         self.done["rewinds"] += 1
 
     def _revive(self) -> None:
+        """Revives dead tasks."""
         with suppress(EchoQueueError), self._observer.observed():
             if queue := self._observer.admin():
                 self.done["revived"] += queue.revive([dead.id for dead in queue.dead(3)])

@@ -1,4 +1,4 @@
-"""The settings of a storm: how often each fault happens to each role, and the run's own rules, which its seed draws."""
+"""The settings of a storm: how often roles are killed and stopped, and the run's own rules, which its seed draws."""
 
 import random
 import shutil
@@ -33,14 +33,6 @@ KILLS_WITH_RANKS = {**KILLS, "learner": 4}
 STOPS = {"worker": 6, "learner": 2, "controller": 2, "celery": 1, "submit": 1, "redis": 1, "store": 1}
 IN_CONTAINERS = {"worker": 0.12, "spot": 0.6}
 """The share of all kills and notices that workers in containers get, where one takes seconds to begin."""
-OTHERS = {"rival": 2.0, "spot": 20.0, "rewind": 0.8, "revive": 0.8, "restart": 0.5} | {
-    "second": 3.0,
-    "demand": 8.0,
-    "evict": 3.0,
-}
-"""Acts of operators: a second learner by mistake; one more machine, or a notice to one; a rewind to an older
-checkpoint; a revival of dead tasks; an ordered end of all roles, and a new start; a second controller; another fleet
-file, and controllers that are started again with it; an eviction of workers."""
 
 
 def supervised_roles(workers: tuple[str, ...] = WORKERS) -> tuple[Role, ...]:
