@@ -35,7 +35,7 @@ def chosen(coding: Word, uploading_s: float, coding_s: float, threads: int) -> W
 
 
 class DeltaCoding:
-    """The coding of one rank's deltas, as `weights.coding` says. Any thread may call `timed` and `uploading`.
+    """The coding of one rank's deltas, as `weights.coding` says. Any thread may call `timed` and `on_its_way`.
 
     `threads`: those that code pieces.
     """
@@ -56,7 +56,7 @@ class DeltaCoding:
             self._coding_s += time.thread_time() - began_s
 
     @contextmanager
-    def uploading(self, size: int) -> Iterator[None]:
+    def on_its_way(self, size: int) -> Iterator[None]:
         """Counts the time in which a part of `size` bytes, or others beside it, are on their way."""
         if size < LEAST_BYTES:
             yield

@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -154,11 +155,8 @@ class PartMaker:
         if not making.fits(part.size):
             return None
         self._keys.append(part.key)
-        if order.base is None:
+        with self._coding.on_its_way(part.size) if order.base is not None else nullcontext():
             self._store.put(part.key, data)
-        else:
-            with self._coding.uploading(part.size):
-                self._store.put(part.key, data)
         undone = (self._recorded.get(stretch) for stretch in making.share.layout.parts[place])
         undo_bytes = sum(undo.nbytes for undo in undone if undo is not None)
         return StoredPart(part, tuple(piece.digest for piece in pieces), undo_bytes)

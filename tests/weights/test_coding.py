@@ -70,11 +70,11 @@ def test_a_slow_link_makes_the_next_deltas_smaller(
 def test_small_uploads_say_nothing_of_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coding, "time", SimpleNamespace(monotonic=count(0, 60).__next__, thread_time=lambda: 0.01))
     told = DeltaCoding("auto", 1)
-    with told.uploading(coding.LEAST_BYTES - 1):
+    with told.on_its_way(coding.LEAST_BYTES - 1):
         pass
     told.choose()
     assert told.word == "fast"
-    with told.uploading(coding.LEAST_BYTES):
+    with told.on_its_way(coding.LEAST_BYTES):
         pass
     told.choose()
     assert told.word == "small"
@@ -86,7 +86,7 @@ def test_uploads_beside_one_another_are_counted_once(monkeypatch: pytest.MonkeyP
     told = DeltaCoding("auto", 1)
     with told.timed():
         pass
-    with told.uploading(coding.LEAST_BYTES), told.uploading(coding.LEAST_BYTES):
+    with told.on_its_way(coding.LEAST_BYTES), told.on_its_way(coding.LEAST_BYTES):
         pass
     told.choose()
     assert told.word == "fast"

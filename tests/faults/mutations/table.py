@@ -848,8 +848,8 @@ MUTATIONS = (
         "parts announced before they are stored",
         "workers fetch parts that are not there yet, and prefetch nothing more of their version",
         "echo_queue/weights/part_makers.py",
-        "        self._store.put(part.key, data)\n",
-        "        threading.Thread(target=self._store.put, args=(part.key, data)).start()\n",
+        "            self._store.put(part.key, data)\n",
+        "            threading.Thread(target=self._store.put, args=(part.key, data)).start()\n",
         ("tests/weights/test_announcements.py::test_parts_that_are_stored_in_any_order_are_announced_in_theirs",),
     ),
     Mutation(
