@@ -24,7 +24,7 @@ SECOND_SERVERS = {
     "redis": (
         "tests/queue/",
         "tests/connections/",
-        "tests/services/",
+        "tests/launch/servers/",
         "tests/fleet/invitation/",
         "tests/faults/servers/",
     ),

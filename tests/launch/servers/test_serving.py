@@ -16,13 +16,13 @@ import orjson
 import pytest
 import redis
 
-from echo_queue import services
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_redis, connect_store
 from echo_queue.connections.endpoints import celery_broker_url, redis_endpoint, services_dir
 from echo_queue.connections.secrets import ROLES, Role
 from echo_queue.connections.verdict import Verdict
 from echo_queue.errors import ServiceError
+from echo_queue.launch import servers
 from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.launch.servers import serving
 from echo_queue.launch.servers.inspection import inspect
@@ -38,8 +38,8 @@ Configure = Callable[..., Config]
 Start = Callable[..., Services]
 Sections = dict[str, dict[str, object]]
 SERVE = """
-import sys; from pathlib import Path; from echo_queue import services; from echo_queue.config.loading import load
-services.serve(load(Path(sys.argv[1])))
+import sys; from pathlib import Path; from echo_queue.launch import servers; from echo_queue.config.loading import load
+servers.serve(load(Path(sys.argv[1])))
 """
 
 
@@ -278,7 +278,7 @@ def test_whoever_serves_nothing_but_servers_of_their_own_is_told_so(
 
 
 def test_embedded_services_that_do_not_run_are_no_problem_for_a_check(config: Config) -> None:
-    assert services.inspect(config).refusals == ()
+    assert servers.inspect(config).refusals == ()
     for connect in (partial(connect_redis, config), partial(connect_store, config)):
         with pytest.raises(ServiceError, match=r"have not started on this machine .*\n.*services CONFIG.*127\.0\.0\.1"):
             connect("worker", deadline_s=0)
