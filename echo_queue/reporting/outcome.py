@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from echo_queue import failpoints
+from echo_queue import documents, failpoints
 from echo_queue.atomic_file import write_atomically
 from echo_queue.config import Config
 from echo_queue.queue import Audit, Status
@@ -51,7 +51,7 @@ def write(
 ) -> None:
     """Keeps the last answers of a run that ends after `updates` updates."""
     outcome = Outcome(datetime.now(UTC), updates, audit, status, tuple(dead), early, sets)
-    write_atomically(path(config), DOCUMENTS.dump_json(outcome), "outcome")
+    write_atomically(path(config), documents.encode(outcome), "outcome")
 
 
 def read(config: Config) -> Outcome | None:

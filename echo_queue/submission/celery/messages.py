@@ -29,8 +29,8 @@ def send(app: "Celery", name: str, source: str, chunks: Iterable[Chunk]) -> None
     for chunk in chunks:
         rows = {"first": chunk.first, "last": chunk.first + chunk.count - 1}
         message = {"set": name, "number": chunk.number, "source": source, **rows}
-        tries = partial(repeat, partial(_send, app, message), SEND_DEADLINE_S)
-        failpoints.step("send chunk", tries, (name, chunk.number))
+        about = name, chunk.number
+        failpoints.step("send chunk", partial(repeat, partial(_send, app, message), SEND_DEADLINE_S), about)
 
 
 def _send(app: "Celery", message: dict[str, Any]) -> None:

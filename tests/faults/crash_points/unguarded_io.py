@@ -30,6 +30,8 @@ ALLOWED: Mapping[str, str] = {
     "echo_queue/reporting/plots/picture.py:_svg": "into memory",
     "echo_queue/reporting/html.py:write": "a report for people, made again at any time",
     "echo_queue/reporting/tensorboard.py:write": "likewise",
+    "echo_queue/documents.py:encode": "into memory",
+    "echo_queue/cli/documents.py:schemas": "a class, in memory",
     "echo_queue/cli/output.py:print_json": "the terminal",
     "echo_queue/cli/inspect/weights.py:fetch": "its temporary file, which no program reads",
     "echo_queue/launch/streams.py:_lead_nowhere": "the terminal, or what stands in its place",
