@@ -9,6 +9,7 @@ import pytest
 from echo_queue.errors import Problem
 from echo_queue.fleet.drivers import DriverError
 from echo_queue.fleet.drivers.groups.aws_prices import EVERY_S, KEPT_S, OLD_S, Market, SpotPrices, market_of
+from echo_queue.fleet.drivers.protocol import Quote
 from tests.fleet.fleet_harness import FleetHarness, fleet_of
 from tests.fleet.places.aws_double import TYPES, ZONES, Spot
 from tests.fleet.places.instances import Instances
@@ -54,7 +55,7 @@ def test_the_dearest_of_a_groups_types_and_zones_counts_by_its_latest_price() ->
         *(entry(0.2, 60.0, zone="z-b"), entry(5.0, 0.0, zone="z-c"), entry(6.0, 0.0, of="p5.48xlarge")),
     ]
     price = Clock(market_of(SPOT, history)).prices().of("spot")
-    assert price == (0.4, "spot price of g6.xlarge in z-b, set 30 min 00 s ago")
+    assert price == Quote(0.4, said="spot price of g6.xlarge in z-b, set 30 min 00 s ago")
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,7 @@ def test_prices_are_read_every_few_minutes_and_kept_for_a_while_where_they_canno
     assert price.usd_per_hour == 0.3 and "could not be read again for 5 min 00 s: not authorized" in price.said
     assert prices.of("spot") == price and clock.reads == 2, "it is not asked again at once"
     clock.now_s = NOW_S + KEPT_S + EVERY_S
-    assert prices.of("spot") == (None, "its spot price cannot be read: not authorized")
+    assert prices.of("spot") == Quote(said="its spot price cannot be read: not authorized")
     clock.away, clock.now_s = "", clock.now_s + EVERY_S
     clock.market = replace(clock.market, prices=market_of(SPOT, [entry(0.5, 0.0)]).prices)
     assert prices.of("spot").usd_per_hour == 0.5
