@@ -5,7 +5,7 @@ a replica (`tests/connections/test_redis_check.py`), a wrong password and a full
 a run that goes on already and roles that die (`tests/launch`), a port of the embedded servers that others took (its
 `servers`), and one of `rollout.metrics_port`, after which the next is taken (`tests/engines/test_vllm.py`).
 What only shows once rewards are computed: those that raise, hang, or are none end the run early
-(`tests/pipeline/test_dead.py`), and those that never differ are warned of (`tests/pipeline/test_constant_reward.py`).
+(`tests/pipeline/test_dead.py`), and those that never differ are warned of at the end (`test_the_end.py`).
 """
 
 import subprocess

@@ -1,7 +1,6 @@
 """The table of a run's ends: the exit codes of `run` and of `learner`, and what both say last.
 
-Whole commands end in `tests/pipeline` (`test_dead.py`, `test_constant_reward.py`, `test_ends.py`, `test_open.py`), and
-learners in `tests/learner/test_end.py`.
+Whole commands end in `tests/pipeline` (`test_dead.py`, `test_open.py`), and learners in `tests/learner/test_end.py`.
 """
 
 from collections.abc import Callable
@@ -78,6 +77,14 @@ ENDINGS = (
         all_is_trained,
         said="! nearly all answers of all updates were cut off at model.max_new_tokens: raise it, or ask for shorter",
         recorded={"truncated_fraction": 1.0},
+    ),
+    Ending(
+        "all rewards equal",
+        all_is_trained,
+        said="! all updates taught nothing: the samples of each prompt had equal rewards. Look at some with "
+        "`echo-queue show`: the reward function may be constant, or the prompts too hard or too easy → mend that and "
+        "name another run.name and run.dir; `echo-queue run run.toml` begins anew",
+        recorded={"zero_variance_groups": 16},
     ),
     Ending(
         "ended by its limit",

@@ -3,12 +3,16 @@
 import json
 import re
 import shlex
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.pipeline.supervised_run import OWN_PROMPTS, TINY, SupervisedRun, trained
+from echo_queue.config.loading import load
+from echo_queue.connections.connect import connect_store
+from learner.recovery.checkpoint import trained_ids
+from tests.pipeline.supervised_run import OWN_PROMPTS, TINY, SupervisedRun, serving, trained
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -17,7 +21,6 @@ def reward(prompts, completions, **columns):
     return [len(set(completion)) / 100 + float(answer) for completion, answer in zip(completions, columns["answer"])]
 """
 LACKING = [{"prompt": f"Sort: {number}, 3, 1."} for number in range(16)]
-MENDED = [row | {"answer": "1"} for row in LACKING]
 MANY = [{"prompt": f"Sort: {number}, 7, 1.", "answer": "1"} for number in range(60)]
 FURTHER = [{"prompt": f"Sort: {number}, 8, 5.", "answer": "2"} for number in range(8)]
 
@@ -42,39 +45,35 @@ def told(run: SupervisedRun) -> str:
     return " ".join(run.output.read_text().split())
 
 
-def follow(run: SupervisedRun, command: str, **names: str) -> None:
-    """Gives a command that was printed, with the names that it leaves open."""
+def settings_of(run: SupervisedRun, command: str, **names: str) -> dict[str, str]:
+    """Returns the variables of a command that was printed, with the names that it leaves open."""
     *settings, program, word, config = shlex.split(command)
     assert (program, word, Path(config)) == ("echo-queue", "run", TINY)
-    run.environ |= dict(setting.split("=") for setting in settings)
-    run.environ |= {key: names.get(value, value) for key, value in run.environ.items()}
-    run.again()
+    environ = run.environ | dict(setting.split("=") for setting in settings)
+    return environ | {key: names.get(value, value) for key, value in environ.items()}
 
 
-def test_prompts_that_all_died_are_replaced_by_the_mended_ones(
+def test_prompts_that_all_died_are_replaced_and_of_other_changes_is_told_with_two_ways_out(
     tmp_path: Path, begin: Callable[..., SupervisedRun]
 ) -> None:
+    """Its terminal is closed in the middle, long before a checkpoint. A source that has changed is told of while the
+    run continues, and once it is over."""
     write(tmp_path, "own.jsonl", LACKING)
-    run = begin()
+    run = begin(LEARNER__CHECKPOINT_UPDATES="1000")
     assert run.ends() == 3, run.told()
     assert "KeyError: 'answer'" in run.output.read_text()
-    write(tmp_path, "own.jsonl", MENDED)
-    run.again()
-    assert run.ends() == 0, run.told()
-    assert "own.jsonl has changed: the run begins anew with it" in told(run)
-    assert sum(len(update.trained_ids) for update in run.updates()) == len(MENDED)
-    assert len(list(run.config.run.dir.glob("services-*/redis"))) == 1, "what the run held before is there"
 
-
-def test_a_source_that_has_changed_is_told_of_and_both_ways_out_work(
-    tmp_path: Path, begin: Callable[..., SupervisedRun]
-) -> None:
-    """While the run continues, and once it is over."""
     write(tmp_path, "own.jsonl", MANY)
-    run = begin()
+    run.again()
     run.until(trained(1))
-    run.process.terminate()
+    run.process.send_signal(signal.SIGHUP)
     assert run.ends() == 130
+    assert "own.jsonl has changed: the run begins anew with it" in told(run)
+    assert len(list(run.config.run.dir.glob("services-*/redis"))) == 1, "what the run held before is there"
+    with serving(run.config):
+        saved = trained_ids(connect_store(run.config))
+    assert sorted(saved) == trained_by(run), "nothing is lost"
+
     write(tmp_path, "own.jsonl", [*MANY, *FURTHER])
     run.again()
     assert run.ends() == 0, run.told()
@@ -90,19 +89,19 @@ def test_a_source_that_has_changed_is_told_of_and_both_ways_out_work(
     said = told(run)
     assert "own.jsonl is not submitted again: it has changed since" in said
     further, anew = re.findall(r"`(ECHO_QUEUE\S+=.*? echo-queue run \S+)`", said)
+    of_its_own = load(TINY, settings_of(run, anew))
+    assert (of_its_own.run.dir.name, of_its_own.prompts.source) == ("run-2", "own.jsonl")
 
     write(tmp_path, "more.jsonl", FURTHER)
     before = run.updates()[-1].version
-    follow(run, further, FILE="more.jsonl")
+    run.environ = settings_of(run, further, FILE="more.jsonl")
+    run.again()
     assert run.ends() == 0, run.told()
     assert f"goes on from version {before} with the prompts of set own-2; a run of its own needs another" in told(run)
-    ids = [task for update in run.updates() for task in update.trained_ids]
-    assert sorted(ids) == sorted(
+    assert trained_by(run) == sorted(
         [f"own/0/{index}" for index in range(len(MANY))] + [f"own-2/0/{index}" for index in range(len(FURTHER))]
     )
 
-    write(tmp_path, "own.jsonl", FURTHER)
-    run.environ |= {"ECHO_QUEUE_PROMPTS__SET": "own", "ECHO_QUEUE_PROMPTS__SOURCE": "own.jsonl"}
-    follow(run, anew)
-    assert run.ends() == 0, run.told()
-    assert (tmp_path / "run-2" / "report.html").exists()
+
+def trained_by(run: SupervisedRun) -> list[str]:
+    return sorted(task for update in run.updates() for task in update.trained_ids)

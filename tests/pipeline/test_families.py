@@ -11,7 +11,7 @@ from tests.learner.model.families import family_model
 from tests.pipeline.supervised_run import SupervisedRun, assert_every_prompt_was_trained_once, assert_no_lag
 from tests.source_code import ROOT
 
-pytestmark = [pytest.mark.proof(kind="families", share=0.34), pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.proof(kind="whole runs", share=0.15), pytest.mark.timeout(1200)]
 REWARD = """
 def letters(completions, **_):
     return [sum(map(str.isalpha, str(one))) / max(1, len(str(one))) for one in completions]

@@ -73,7 +73,7 @@ def assert_a_second_run_is_refused(run: SupervisedRun) -> None:
     assert f"is being run already, by process {run.process.pid}" in second.stderr
 
 
-@pytest.mark.proof(kind="kills", share=0.33)
+@pytest.mark.proof(kind="whole runs", share=0.15)
 @pytest.mark.parametrize(
     "kills",
     [

@@ -16,7 +16,7 @@ from tests.pipeline.supervised_run import (
     assert_tokens_are_no_older_than_their_groups,
 )
 
-pytestmark = [pytest.mark.proof(kind="modes", share=0.25), pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.proof(kind="whole runs", share=0.15), pytest.mark.timeout(1200)]
 
 
 def whole_run(start: Callable[..., SupervisedRun], mode: str, **settings: str) -> SupervisedRun:

@@ -1,4 +1,7 @@
-"""Who submits all day: a run that is kept open trains what comes, and ends once somebody says so."""
+"""Who submits all day: a run that is kept open trains what comes, and ends once somebody says so.
+
+One that had reached a limit goes on once the limit is raised.
+"""
 
 import json
 import re
@@ -15,7 +18,7 @@ from tests.pipeline.supervised_run import OWN_PROMPTS, TINY, Moment, SupervisedR
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-KEEP_OPEN = "ECHO_QUEUE_RUN__KEEP_OPEN"
+KEEP_OPEN, LIMIT = "ECHO_QUEUE_RUN__KEEP_OPEN", "ECHO_QUEUE_LEARNER__MAX_UPDATES"
 PROCESSES = 2
 REWARD = f"""
 import os
@@ -51,7 +54,7 @@ def waits_after(prompts: int) -> Moment:
     return moment
 
 
-def test_a_run_that_is_kept_open_trains_each_set_that_comes_and_is_closed_without_a_loss(
+def test_a_run_beyond_its_limit_that_is_kept_open_trains_each_set_that_comes_and_is_closed_without_a_loss(
     tmp_path: Path, start: Callable[..., SupervisedRun]
 ) -> None:
     """Each environment has two processes, whose calls go on side by side."""
@@ -59,7 +62,12 @@ def test_a_run_that_is_kept_open_trains_each_set_that_comes_and_is_closed_withou
     write(tmp_path, "own.jsonl", 10)
     write(tmp_path, "more.jsonl", 9)
     settings = OWN_PROMPTS | {"ENVIRONMENT__PROCESSES": str(PROCESSES), "LEARNER__CHECKPOINT_UPDATES": "1000"}
-    run = start(**{f"ECHO_QUEUE_{key}": value for key, value in settings.items()}, **{KEEP_OPEN: "true"})
+    run = start(**{f"ECHO_QUEUE_{key}": value for key, value in settings.items()}, **{LIMIT: "1"})
+    assert run.ends() == 0, run.told()
+    assert [update.version for update in run.updates()] == [1]
+
+    run.environ |= {LIMIT: "0", KEEP_OPEN: "true"}
+    run.again()
     run.until(waits_after(8))
     submit = [sys.executable, "-m", "echo_queue.cli", "submit", str(TINY), "more.jsonl", "--set", "more"]
     subprocess.run(submit, cwd=tmp_path, env=run.environ, check=True, timeout=180)
@@ -67,6 +75,7 @@ def test_a_run_that_is_kept_open_trains_each_set_that_comes_and_is_closed_withou
     run.process.send_signal(signal.SIGINT)
     assert run.ends() == 130, run.told()
     said = run.output.read_text()
+    assert "the run had ended at update 1, by learner.max_updates; it goes on" in said
     assert re.search(rf"^\d+:\d\d  {OPEN}", said, re.MULTILINE), said
     assert "held up" not in said.partition(OPEN)[2], "a run that waits for prompts lacks nothing"
 

@@ -22,7 +22,7 @@ from tests.pipeline.supervised_run import (
     assert_no_lag,
 )
 
-pytestmark = [pytest.mark.proof(kind="whole runs", share=0.33), pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.proof(kind="whole runs", share=0.15), pytest.mark.timeout(1200)]
 
 OPTIONS = {"size": PROMPTS, "seed": 7, "opponent": "random"}
 

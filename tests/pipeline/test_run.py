@@ -46,7 +46,7 @@ def test_a_run_from_nothing_ends_with_a_model_and_a_report(tmp_path: Path) -> No
         run.stop()
 
 
-@pytest.mark.proof(kind="whole runs", share=0.33)
+@pytest.mark.proof(kind="whole runs", share=0.15)
 def test_a_run_with_adapters_is_killed_and_ends_with_a_model_and_its_adapters(
     start: Callable[..., SupervisedRun],
 ) -> None:

@@ -73,7 +73,7 @@ def command(run: SupervisedRun, *words: str) -> "subprocess.CompletedProcess[str
     )
 
 
-@pytest.mark.proof(kind="whole runs", share=0.33)
+@pytest.mark.proof(kind="whole runs", share=0.15)
 def test_a_whole_run_speaks_tls(
     tmp_path: Path, base: Path, external: ExternalServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
