@@ -108,8 +108,8 @@ def floors_of(rooms: Mapping[str, Set[str]]) -> int:
 
 
 def test_every_room_has_a_floor() -> None:
-    rooms = {path.stem for path in (ROOT / "echo_queue").iterdir() if path.suffix == ".py" or path.is_dir()}
-    assert rooms - {"__init__", "__pycache__"} == set(FLOOR)
+    rooms = {path.relative_to(ROOT / "echo_queue").parts[0] for path in (ROOT / "echo_queue").rglob("*.py")}
+    assert {room.removesuffix(".py") for room in rooms} - {"__init__"} == set(FLOOR)
 
 
 def test_arrows_between_rooms_lead_downward_only() -> None:

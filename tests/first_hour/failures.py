@@ -84,9 +84,7 @@ def _model() -> Iterator[Failure[Home]]:
     yield Failure("no tokenizer", lambda home: home.remove(tokenizer), where, "has no tokenizer", "copy")
     yield Failure("torn tokenizer", written(tokenizer, "{"), tokenizer, "is not a tokenizer", "fetch")
     adapters = "model.lora.alpha"
-    yield Failure(
-        "half of LoRA", setting(model__lora__alpha="8"), adapters, "model.lora.rank is 0", "set model.lora.rank"
-    )
+    yield Failure("half of LoRA", setting(model__lora__alpha="8"), adapters, "not used while rank is 0", "set rank")
 
 
 def _prompts() -> Iterator[Failure[Home]]:
