@@ -1,18 +1,20 @@
 """Submission of prompt sets by Celery: `submit` sends a set, `celery -A echo_queue.submission worker` expands it.
 
-Importing this package imports neither Celery nor any reader of files. `submit_prompt_set` (a Celery task, for
-`.delay(…)`) and `app` (the name that the `celery` program looks for) belong to the run that `ECHO_QUEUE_CONFIG` names.
+Importing this package imports nothing that pip installed: the `celery` program puts the current folder first, which may
+hold files of such names, until `__getattr__` has put it last. `submit_prompt_set` (a Celery task, for `.delay(…)`) and
+`app` (the name that the `celery` program looks for) belong to the run that `ECHO_QUEUE_CONFIG` names.
 """
 
 import sys
 from typing import TYPE_CHECKING, Any
 
-from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError
 from echo_queue.submission.progress import Progress, Report, Submitted
 
 if TYPE_CHECKING:
     from celery import Celery, Task
+
+    from echo_queue.config import Config
 
     app: Celery
     submit_prompt_set: Task
@@ -21,7 +23,7 @@ __all__ = ["Progress", "Submitted", "submit", "submit_prompt_set"]
 
 
 def submit(
-    config: Config,
+    config: "Config",
     source: str | None = None,
     *,
     wait: bool = True,

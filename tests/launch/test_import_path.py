@@ -16,7 +16,7 @@ from tests.workers.asking import score
 from workers.environments.protocol import ScoringRequest
 from workers.environments.scorer import Scorer
 
-NAMES = ("learner", "redis", "celery", "boto3", "orjson", "numpy", "logging")
+NAMES = ("learner", "redis", "celery", "boto3", "orjson", "pydantic", "numpy", "logging")
 CONFIG = 'run = { name = "mine", dir = "mine" }\nredis = { url = "redis://127.0.0.1:9/0" }\n'
 REWARDS = "import mine\ndef right(completions, **columns): return [mine.one for _ in completions]\n"
 

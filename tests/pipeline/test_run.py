@@ -34,7 +34,8 @@ def test_a_run_from_nothing_ends_with_a_model_and_a_report(tmp_path: Path) -> No
         page = (directory / "report.html").read_text()
         told_of_bytes = any(update.store_bytes or update.peer_bytes for update in run.updates())
         assert page.count("<svg") == 18 + told_of_bytes, "a run may be over before a heartbeat tells what was read"
-        assert "2 rollout workers" in page and "rollout workers configured" not in page
+        # A run as short as this may be over before its second worker comes.
+        assert re.search("[12] rollout workers?", page) and "rollout workers configured" not in page
         assert not [log.name for log in (directory / "logs").iterdir() if "%|" in log.read_text()], "progress bars"
         _tells_its_end(run)
         _generates(directory / "model")
