@@ -20,7 +20,7 @@ from echo_queue.errors import ConfigError, Problem
 MIB = 1 << 20
 MARGIN = 0.05
 """The share of a GPU's memory that an estimate leaves free, for what its formulas miss. It is chosen, not measured:
-docs/estimate.md, "How near it is", has what CPUs say of the formulas, and no GPU has said anything yet."""
+docs/estimate.md, "How near it is", has what CPUs and a GPU say of the formulas."""
 
 
 @dataclass(frozen=True)

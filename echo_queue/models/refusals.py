@@ -2,7 +2,7 @@
 
 - Whatever is not refused is of a family whose log-probabilities and gradients the tests compare with those of
   transformers' own forward pass (`tests/learner/model/test_families.py`).
-- Each refusal says why, and what to use instead. docs/engines.md has the list for readers.
+- Each refusal says why, and what to use instead. docs/models.md has the list for readers.
 """
 
 from collections.abc import Iterator, Mapping
