@@ -115,18 +115,17 @@ class Correction(Section):
     the gradient. docs/learning.md says more."""
 
     preset: Annotated[PresetName, OF_PRESETS] = "dapo"
-    """A paper's correction, which gives the keys of this section that you leave out their values."""
+    """A paper's correction. Keys of this section that you leave out have its values."""
     level: Level = "token"
     """The ratio that a token is corrected by: its own; the geometric mean of its sample's (`sequence`, GSPO); or the
     product of its sample's."""
     use: Annotated[UseName, OF_USES] = "clip"
     """What the ratio is used for: the table of `use` below has the loss per token of each."""
     anchor: Literal["behaviour", "proximal", "old"] = "behaviour"
-    """The policy that the ratio is taken to; where that is not the behaviour policy, what lies between the two is an
-    importance weight of at most `cap`. `proximal` lies between behaviour and learner, a version before the one that is
-    made (decoupled PPO). With `learner.mini_batches` above 1 it is the policy at the update's beginning, which another
-    forward pass evaluates. `old` is the version that drew each token, as the learner itself evaluates it by a forward
-    pass with that version's weights, which it keeps: the weight then corrects for the engine's numerics alone."""
+    """The policy that the ratio is taken to: the one that drew the tokens (`behaviour`); one between it and the
+    learner's (`proximal`, decoupled PPO); or the version that drew each token, as the learner itself evaluates it
+    (`old`). What lies between the behaviour policy and either of the latter two is an importance weight of at most
+    `cap`."""
     clip_low: Annotated[float, Field(gt=0, lt=1), OnlyWith(USE, "clip")] = 0.2
     """Lower clip: the policy ratio counts as at least 1 − `clip_low`."""
     clip_high: Annotated[float, Field(gt=0), OnlyWith(USE, "clip")] = 0.28

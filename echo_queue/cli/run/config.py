@@ -41,7 +41,7 @@ HEADER = """# Configuration
 
 One TOML file describes a run. An environment variable overrides a key: `ECHO_QUEUE_STALENESS__S=2` means `s = 2` in
 `[staleness]`. So does a flag, for one command and all that it starts: `echo-queue run my.toml --staleness.s=2`. Tables
-and lists are written as in TOML or JSON. Secrets are never in the file ([operations](operations.md)). Relative paths
+and lists are written as in TOML or JSON. Secrets are never in the file ([rights](rights.md#secrets)). Relative paths
 start at the directory in which the command is started. `echo-queue config check CONFIG` reports at once all that would
 end a run here: keys, model, packages, the environment's function, prompts and their columns, services. With
 `--for worker`, `learner` or `submitter` it asks only for what that machine does.
