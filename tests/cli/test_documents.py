@@ -21,7 +21,7 @@ from tests.queue.clients import Clients
 from tests.queue.queue_harness import group_of
 from tests.synthetic import update
 
-FILES = {"plan": next(iter(WORKED.values())), "simulate": ROOT / "configs" / "simulations" / "spot.toml"}
+FILES = {"plan": next(iter(WORKED.values())), "simulate": ROOT / "configs" / "fleets" / "qwen3-0.6b-spot.toml"}
 MORE = {"estimate": ("--model-config", str(MODELS / "qwen3-8b.json")), "plan": ("--on", str(ON))}
 BEAT = Heartbeat("engine", Version(1, 9), "generating", published_ms=1, release="0.0.9")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "schema.json"
