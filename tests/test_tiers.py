@@ -12,22 +12,26 @@ from tests import seed, tiers
 
 ROOT = Path(__file__).parents[1]
 MUTATIONS, PROXY = "tests/faults/mutations/test_mutations.py", "tests/faults/proxy/test_proxy.py"
+BOTH = "tests/weights/test_racing.py"
+"""Has a test that uses both second servers, so that it could be drawn with either."""
+HASHES = "1", "6"
+"""Seeds of Python's hashes with which sets have the two servers in either order."""
 PROOFS = f"{MUTATIONS}::test_a_broken_rule_is_noticed["
 
 
 @cache
-def collected(number: str = "", hashes: str = "1") -> tuple[str, ...]:
-    """Returns the tests of two files that a session of its own runs, in order: all, or what a seed draws."""
+def collected(number: str = "", hashes: str = HASHES[0]) -> tuple[str, ...]:
+    """Returns the tests of three files that a session of its own runs, in order: all, or what a seed draws."""
     drawn = {tiers.VARIABLE: "drawn" if number else "", seed.VARIABLE: number or "0", "PYTHONHASHSEED": hashes}
     environ = os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""} | drawn
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", MUTATIONS, PROXY]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", MUTATIONS, PROXY, BOTH]
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120, check=True)
     return tuple(line for line in done.stdout.splitlines() if "::" in line)
 
 
 @pytest.mark.slow
 def test_a_seed_draws_the_same_share_in_every_process_whatever_order_sets_have() -> None:
-    assert collected("1", "1") == collected("1", "2")
+    assert collected("1", HASHES[0]) == collected("1", HASHES[1])
     drawn = [[test for test in collected(number) if test.startswith(PROOFS)] for number in ("1", "2", "")]
     assert drawn[0] != drawn[1] and {*drawn[0], *drawn[1]} < {*drawn[2]}
     assert len(drawn[0]) == len(drawn[1]) == -(-len(drawn[2]) // 20)

@@ -93,9 +93,12 @@ def _long(item: pytest.Item) -> int | None:
 
 def _mark_second_servers(item: pytest.Item) -> None:
     params = getattr(getattr(item, "callspec", None), "params", {})
-    for server in SECOND_SERVERS.keys() & {value for value in params.values() if isinstance(value, str)}:
+    used = {value for value in params.values() if isinstance(value, str)}
+    for server, places in SECOND_SERVERS.items():  # in one order, so that all processes of a session draw the same
+        if server not in used:
+            continue
         item.add_marker(pytest.mark.slow)
-        if not item.nodeid.startswith(SECOND_SERVERS[server]):
+        if not item.nodeid.startswith(places):
             item.add_marker(pytest.mark.proof(kind=server, share=0.25))
 
 
