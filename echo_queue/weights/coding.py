@@ -19,8 +19,8 @@ SMALL_BYTES, SMALL_TIME = 0.73, 3.0
 """What `small` takes of the bytes and of the processor time of `fast` (docs/weights.md, "What a delta costs")."""
 MARGIN = 2.0
 """`small` pays if the uploads of `fast` take this many times as long as its coding would. Cores have other work."""
-LEAST_BYTES = 131_072
-"""A smaller upload tells how far the store is, and not what the link carries."""
+LEAST_S = 1.0
+"""Nobody waits for uploads that take less, and they tell how far and how busy a store is, not what a link carries."""
 
 
 def chosen(coding: Word, uploading_s: float, coding_s: float, threads: int) -> Word:
@@ -31,7 +31,7 @@ def chosen(coding: Word, uploading_s: float, coding_s: float, threads: int) -> W
     was_small = coding == "small"
     fast_uploading_s = uploading_s / (SMALL_BYTES if was_small else 1.0)
     small_coding_s = coding_s * (1.0 if was_small else SMALL_TIME)
-    return "small" if fast_uploading_s > MARGIN * small_coding_s / threads else "fast"
+    return "small" if fast_uploading_s > max(LEAST_S, MARGIN * small_coding_s / threads) else "fast"
 
 
 class DeltaCoding:
@@ -56,11 +56,8 @@ class DeltaCoding:
             self._coding_s += time.thread_time() - began_s
 
     @contextmanager
-    def on_its_way(self, size: int) -> Iterator[None]:
-        """Counts the time in which a part of `size` bytes, or others beside it, are on their way."""
-        if size < LEAST_BYTES:
-            yield
-            return
+    def on_its_way(self) -> Iterator[None]:
+        """Counts the time in which a part, or others beside it, are on their way."""
         with self._lock:
             if not self._on_the_way:
                 self._since_s = time.monotonic()

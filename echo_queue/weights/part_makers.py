@@ -155,7 +155,7 @@ class PartMaker:
         if not making.fits(part.size):
             return None
         self._keys.append(part.key)
-        with self._coding.on_its_way(part.size) if order.base is not None else nullcontext():
+        with self._coding.on_its_way() if order.base is not None else nullcontext():
             self._store.put(part.key, data)
         undone = (self._recorded.get(stretch) for stretch in making.share.layout.parts[place])
         undo_bytes = sum(undo.nbytes for undo in undone if undo is not None)

@@ -57,7 +57,6 @@ def test_a_slow_link_makes_the_next_deltas_smaller(
 ) -> None:
     clock = SimpleNamespace(monotonic=count(0, s_per_upload).__next__, thread_time=lambda: 0.01)
     monkeypatch.setattr(coding, "time", clock)
-    monkeypatch.setattr(coding, "LEAST_BYTES", 0)
     learner, sizes = weight_publisher(object_store, coding=key, skips=(), part_bytes=4 * VALUES), []
     for number, tensors in enumerate(versions(4)):
         published = learner.publish(Version(0, number), tensors, "bfloat16")
@@ -67,17 +66,9 @@ def test_a_slow_link_makes_the_next_deltas_smaller(
     assert (second < 0.9 * first) == (third < 0.9 * first) == (then == "small")
 
 
-def test_small_uploads_say_nothing_of_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coding, "time", SimpleNamespace(monotonic=count(0, 60).__next__, thread_time=lambda: 0.01))
-    told = DeltaCoding("auto", 1)
-    with told.on_its_way(coding.LEAST_BYTES - 1):
-        pass
-    told.choose()
-    assert told.word == "fast"
-    with told.on_its_way(coding.LEAST_BYTES):
-        pass
-    told.choose()
-    assert told.word == "small"
+def test_uploads_of_less_than_a_second_are_nothing_to_save() -> None:
+    assert chosen("fast", 0.9, 0.001, 1) == "fast"
+    assert chosen("fast", 1.1, 0.001, 1) == "small"
 
 
 def test_uploads_beside_one_another_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +77,7 @@ def test_uploads_beside_one_another_are_counted_once(monkeypatch: pytest.MonkeyP
     told = DeltaCoding("auto", 1)
     with told.timed():
         pass
-    with told.on_its_way(coding.LEAST_BYTES), told.on_its_way(coding.LEAST_BYTES):
+    with told.on_its_way(), told.on_its_way():
         pass
     told.choose()
     assert told.word == "fast"
