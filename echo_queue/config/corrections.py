@@ -22,7 +22,7 @@ PresetName = Literal["dapo", "ppo", "tis", "cispo", "icepop", "gspo", "dppo", "d
 
 
 class Use(NamedTuple):
-    """What a correction makes of the ratio.
+    """A use of the ratio by a correction.
 
     `loss`: the loss per token, by the symbols of `Correction`; `source`: where it comes from. `levels`: those that it
     goes with, and `reason`: why with no other. `anchored`: the ratio may be taken to another policy than the behaviour

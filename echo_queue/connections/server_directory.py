@@ -40,7 +40,8 @@ class ServerDirectory:
     @property
     def disk_full(self) -> bool:
         """True if the last lines of its log tell of a full disk, or its disk is too full for the log to tell."""
-        return any(sign in self.log_tail() for sign in DISK_FULL_SIGNS) or self._no_space()
+        told = self.log_tail()
+        return any(sign in told for sign in DISK_FULL_SIGNS) or self._no_space()
 
     def explain_end(self, what: str) -> Problem:
         """Explains from the last lines of its log why the server, which a person calls `what`, ended."""

@@ -14,7 +14,7 @@ WORDS: Mapping[type[Order], str] = {Start: "start", Rest: "let finish", Leave: "
 
 @dataclass(frozen=True)
 class ControllerTurn:
-    """What a controller saw, what it decided, and what that rests on."""
+    """A controller's turn: what it saw, what it decided, and what that rests on."""
 
     decision: Decision
     demand: Demand

@@ -58,7 +58,7 @@ class SimulatedPool:
 
 @dataclass(frozen=True)
 class Events:
-    """What chance decides. `work`: a group's work by the number of its prompt. `pick`: one of so many machines.
+    """The choices of chance. `work`: a group's work by the number of its prompt. `pick`: one of so many machines.
 
     `slowness`: how many times as long a machine takes, by the numbers of its pool and of itself, from 1 on.
     """

@@ -21,10 +21,9 @@ from redis.retry import Retry
 from echo_queue import failpoints
 from echo_queue.atomic_file import write_atomically
 from echo_queue.errors import Problem, ServiceError
-from echo_queue.launch.servers.server_process import HOST, Ready, ServerProcess
+from echo_queue.launch.servers.server_process import HOST, STOP_GRACE_S, EmbeddedServer, Ready
 
 START_DEADLINE_S = 60.0
-STOP_GRACE_S = 10.0
 TORN = "Unexpected end of file reading the append only file"
 """The words in the log of a server that was killed while it wrote, when it starts again."""
 
@@ -51,7 +50,7 @@ def acl_file(users: Sequence[User]) -> str:
     return "\n".join(lines) + "\n"
 
 
-class RedisServer:
+class RedisServer(EmbeddedServer):
     """A server whose data lies in `directory`.
 
     `users`: the first one must have all rights; this class itself connects as it. Without users, every process on this
@@ -65,23 +64,14 @@ class RedisServer:
         users: Sequence[User] = (),
         settings: Sequence[str] = (),
     ) -> None:
-        self.dir = directory.resolve()
+        super().__init__(directory, "Redis server")
         self.program = program
         self.users = tuple(users)
         self.settings = tuple(settings)
-        self.process = ServerProcess(self.dir)
-
-    @property
-    def port(self) -> int:
-        return self.process.port
 
     @property
     def url(self) -> str:
         return f"redis://{HOST}:{self.port}/0"
-
-    @property
-    def pid(self) -> int | None:
-        return self.process.pid
 
     def client(self) -> redis.Redis:
         """Returns a connection as the first user."""
@@ -104,7 +94,7 @@ class RedisServer:
         when it is not ready in time (a long append-only file takes long to load).
         """
         self.dir.mkdir(parents=True, exist_ok=True)
-        ready = partial(self._await_ready, deadline_s)
+        ready = self._ready_within(deadline_s)
         if self.process.join(ready):
             self._load_acl()
             return False
@@ -132,18 +122,6 @@ class RedisServer:
             self.process.serve(lambda port: [str(program), *self._options(port), *truncated], ready, hidden=True)
             self.process.end(STOP_GRACE_S)
 
-    def alive(self) -> bool:
-        """True while the server runs."""
-        return self.process.alive()
-
-    def stop(self) -> None:
-        """Ends the server; returns when it is gone."""
-        self.process.end(STOP_GRACE_S)
-
-    def kill(self) -> None:
-        """Sends SIGKILL, as in a crash; returns when the server is gone."""
-        self.process.kill()
-
     def _options(self, port: int) -> list[str]:
         options = {
             "port": str(port),
@@ -170,9 +148,6 @@ class RedisServer:
         self._write_acl()
         with self.client() as client:
             failpoints.step("load users", client.acl_load, self.dir)
-
-    def _await_ready(self, deadline_s: float) -> None:
-        self.process.await_ready(self.probe, deadline_s, "Redis server")
 
     def probe(self) -> str:
         """Asks once for readiness, as `ServerProcess.await_ready` wants it. Raises `ServiceError` if it never will."""

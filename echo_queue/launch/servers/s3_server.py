@@ -11,7 +11,6 @@ writes a temporary file and renames it. Temporary files that a killed server lef
 import os
 import shutil
 import sys
-from functools import partial
 from pathlib import Path
 
 import urllib3
@@ -20,26 +19,20 @@ from echo_queue import failpoints
 from echo_queue.connections.secrets import StoreKeys
 from echo_queue.connections.storage.endpoint import StoreEndpoint
 from echo_queue.errors import Problem, ServiceError
-from echo_queue.launch.servers.server_process import HOST, ServerProcess
+from echo_queue.launch.servers.server_process import HOST, EmbeddedServer
 
 START_DEADLINE_S = 15.0
-STOP_GRACE_S = 10.0
 PROBE_S = 1.0
 UNFINISHED = ".rclone_temp_*"
 """Temporary files of single puts (`put_…`) and of uploads in parts (`multipart_…`)."""
 
 
-class S3Server:
+class S3Server(EmbeddedServer):
     """A server whose objects lie in `directory`/objects, one folder per bucket."""
 
     def __init__(self, directory: Path, keys: StoreKeys) -> None:
-        self.dir = directory.resolve()
+        super().__init__(directory, "S3 server")
         self.keys = keys
-        self.process = ServerProcess(self.dir)
-
-    @property
-    def port(self) -> int:
-        return self.process.port
 
     @property
     def url(self) -> str:
@@ -48,10 +41,6 @@ class S3Server:
     @property
     def objects(self) -> Path:
         return self.dir / "objects"
-
-    @property
-    def pid(self) -> int | None:
-        return self.process.pid
 
     def endpoint(self, bucket: str) -> StoreEndpoint:
         """Returns the endpoint of a bucket on this server; whether the server puts once is not known yet."""
@@ -66,7 +55,7 @@ class S3Server:
         Raises `ServiceError` when rclone is missing or ends at once, `DeadlineError` when it is not ready in time.
         """
         self.objects.mkdir(parents=True, exist_ok=True)
-        ready = partial(self._await_ready, deadline_s)
+        ready = self._ready_within(deadline_s)
         if self.process.join(ready):
             return False
         program = find_program()
@@ -74,18 +63,6 @@ class S3Server:
             failpoints.step("remove unfinished", leftover.unlink, leftover)
         self.process.serve(lambda port: [str(program), *self._options(port)], ready, self._environment())
         return True
-
-    def alive(self) -> bool:
-        """True while the server runs."""
-        return self.process.alive()
-
-    def stop(self) -> None:
-        """Ends the server; returns when it is gone."""
-        self.process.end(STOP_GRACE_S)
-
-    def kill(self) -> None:
-        """Sends SIGKILL, as in a crash; returns when the server is gone."""
-        self.process.kill()
 
     def _options(self, port: int) -> list[str]:
         # Without --etag-hash "" rclone would read a whole object for each answer about it; with a cache it would
@@ -100,9 +77,6 @@ class S3Server:
         ours = {"RCLONE_AUTH_KEY": pair, "RCLONE_CONFIG": os.devnull, "RCLONE_LOG_LEVEL": "NOTICE"}
         # rclone takes every RCLONE_… of a user's shell for an option, RCLONE_READ_ONLY for one.
         return {name: value for name, value in os.environ.items() if not name.startswith("RCLONE_")} | ours
-
-    def _await_ready(self, deadline_s: float) -> None:
-        self.process.await_ready(self.probe, deadline_s, "S3 server")
 
     def probe(self) -> str:
         """Asks once for readiness, as `ServerProcess.await_ready` wants it: any answer will do, also a refusal."""

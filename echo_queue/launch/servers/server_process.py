@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -30,6 +31,7 @@ PORT_TAKEN = "address already in use"
 """The log's words, in lower case, when another program took the port between our check and the server's start."""
 POLL_S = 0.02
 GONE_S = 30.0
+STOP_GRACE_S = 10.0
 
 
 Ready = Callable[[], None]
@@ -183,6 +185,44 @@ class ServerProcess(ServerDirectory):
             with suppress(OSError):
                 return free_port(int(self._port.read_text()))
         return free_port()
+
+
+class EmbeddedServer:
+    """A server of this machine, by its process: what whoever uses one of either kind may ask of it and do to it.
+
+    `what`: what a person calls it.
+    """
+
+    def __init__(self, directory: Path, what: str) -> None:
+        self.process, self._what = ServerProcess(directory), what
+        self.dir = self.process.dir
+
+    @property
+    def port(self) -> int:
+        return self.process.port
+
+    @property
+    def pid(self) -> int | None:
+        return self.process.pid
+
+    def alive(self) -> bool:
+        """True while the server runs."""
+        return self.process.alive()
+
+    def stop(self) -> None:
+        """Ends the server; returns when it is gone."""
+        self.process.end(STOP_GRACE_S)
+
+    def kill(self) -> None:
+        """Sends SIGKILL, as in a crash; returns when the server is gone."""
+        self.process.kill()
+
+    @abstractmethod
+    def probe(self) -> str:
+        """Asks the server once, as a `Probe` does."""
+
+    def _ready_within(self, deadline_s: float) -> Ready:
+        return partial(self.process.await_ready, self.probe, deadline_s, self._what)
 
 
 def free_port(wanted: int = 0) -> int:
