@@ -24,12 +24,10 @@ from transformers.utils.logging import disable_progress_bar
 from benchmarks.rows import Rows
 from benchmarks.runs import models
 from benchmarks.verdict import print_verdict
+from configs.poker import Hand, Hands
 from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.records import PromptRow
-from echo_queue.submission.sources.poker import Hand
-from echo_queue.submission.sources.poker.deals import PokerSource
-from learner.base_model.task import task_of
 from workers.prompt_encoder import PromptEncoder
 
 HELD_OUT_SEED_OFFSET = 200_000_000
@@ -64,7 +62,7 @@ class Gain:
 
 
 @torch.inference_mode()
-def play(folder: Path, config: Config, deals: PokerSource, hands: int, sampled: bool) -> list[tuple[float, bool]]:
+def play(folder: Path, config: Config, deals: Hands, hands: int, sampled: bool) -> list[tuple[float, bool]]:
     """Returns the chips of each hand, and whether the model forfeited it by an illegal move."""
     torch.manual_seed(config.run.seed)
     prompts = PromptEncoder.open(str(folder), config.model.max_prompt_tokens)
@@ -92,7 +90,7 @@ class _Seat:
     def move(self, ids: list[int]) -> None:
         text = self._prompts.decode(ids)
         self.forfeited = self._hand.named(text) is None
-        answer = self._hand.move(text)
+        answer = self._hand.reply(text)
         if isinstance(answer, str):
             self.ids += [*ids, *self._prompts.observe(self._row, answer).tolist()]
         else:
@@ -138,11 +136,11 @@ def main() -> int:
     options = parser.parse_args()
     disable_progress_bar()
     config = load(options.config)
-    task = task_of(config)
-    deals = PokerSource(task.dataset, task.settings | {"seed": task.seed + HELD_OUT_SEED_OFFSET, "size": options.hands})
+    run = config.prompts.options
+    deals = Hands(**run | {"seed": run["seed"] + HELD_OUT_SEED_OFFSET, "size": options.hands})
     folders = models(options.config, config, options.model)
     rows, results, gains = Rows(), list[Played](), list[Gain]()
-    print(f"{config.prompts.source} against {task.settings['opponent']}, {options.hands} held-out deals, chips a hand")
+    print(f"{run['game']} against {run['opponent']}, {options.hands} held-out deals, chips a hand")
     for how in ("greedy", "sampled"):
         played = {}
         for folder in folders:

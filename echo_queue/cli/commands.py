@@ -117,7 +117,7 @@ def submit(
         str,
         typer.Argument(
             help="A .jsonl or .parquet file, or a generated set with its options: "
-            "'reasoning-gym:chain_sum {\"seed\": 1, \"size\": 500}', 'poker:kuhn {…}'; default: prompts.source."
+            "'reasoning-gym:chain_sum {\"seed\": 1, \"size\": 500}', 'module:function {…}'; default: prompts.source."
         ),
     ] = "",
     name: Annotated[str, typer.Option("--set", help="Name of the set; default: prompts.set.")] = "",

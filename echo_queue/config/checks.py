@@ -47,9 +47,6 @@ def contradictions(config: Config) -> Iterator[Problem]:
     yield from sample_contradictions(config)
     yield from _selection(config)
     yield from unused(config)
-    source = config.prompts.source
-    if config.environment.kind == "poker" and source and not source.startswith("poker:"):
-        yield Problem("prompts.source", f"{source} has no hands for a poker table", "name poker:kuhn or poker:leduc")
     if config.queue.lease_s <= 2 * config.telemetry.heartbeat_s:
         yield Problem(
             "queue.lease_s",

@@ -38,7 +38,7 @@ LayerName = Annotated[str, Field(pattern=r"^\w+$")]
 Network = Annotated[str, AfterValidator(lambda text: str(ip_network(text)))]
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
-INTERACTIVE = ("interactive", "verifiers", "poker")
+INTERACTIVE = ("interactive", "verifiers")
 """The kinds of environment that answer the model."""
 NAMED = {"function": "function", "interactive": "Class", "verifiers": "load_environment"}
 """The kinds of environment that need `environment.function`, and what the function's name stands for."""
@@ -176,10 +176,9 @@ class Prompts(Section):
     set: Name = "prompts"
     """Name of the set. Submitting the same set again adds nothing."""
     source: str = ""
-    """A `.jsonl` or `.parquet` file, `reasoning-gym:DATASET`, `poker:kuhn` or `poker:leduc`."""
+    """A `.jsonl` or `.parquet` file, `reasoning-gym:DATASET`, or `module:function`, your own code that makes rows."""
     options: dict[str, Any] = Field(default={})
-    """Options of a generated set: `size`, `seed` and the dataset's own settings. A poker set has `size`, `seed` and
-    `opponent`, which is `random`, `tight` or `equilibrium`."""
+    """Options of a generated set: `size`, `seed` and the dataset's own settings; the arguments of your function."""
     epochs: Positive = 1
     """Number of times that each prompt is trained on."""
     priority: int = 0
@@ -197,10 +196,10 @@ class Prompts(Section):
 class Environment(Section):
     """The environment that scores the samples."""
 
-    kind: Literal["reasoning-gym", "math", "function", "interactive", "verifiers", "poker"] = "reasoning-gym"
+    kind: Literal["reasoning-gym", "math", "function", "interactive", "verifiers"] = "reasoning-gym"
     """Kind of environment. Scorers: reasoning-gym's own (`reasoning-gym`), math-verify (`math`), or your function
-    (`function`). Environments that answer the model and score in the end: your class (`interactive`), one written for
-    `verifiers`, or a poker table (`poker`). See docs/environments.md."""
+    (`function`). Environments that answer the model and score in the end: your class (`interactive`), or one written
+    for `verifiers`. See docs/environments.md."""
     function: Annotated[str, OnlyWith("environment.kind", *NAMED)] = ""
     """The code to load: `module:function` with TRL's signature, (prompts, completions, **columns) → list of floats, for
     `function`; `module:Class` for `interactive`; `module:load_environment` for `verifiers`."""

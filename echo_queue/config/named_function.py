@@ -18,7 +18,7 @@ def named_function(reference: str, where: str, role: str) -> Callable[..., Any]:
     try:
         found = getattr(import_module(module), name)
     except ModuleNotFoundError as error:
-        fix = f"start the {role} where the module can be imported, or set PYTHONPATH"
+        fix = f"start the {role} where {error.name} can be imported, install it, or set PYTHONPATH"
         raise ConfigError(Problem(where, f"{reference}: {error}", fix)) from None
     except AttributeError:
         raise ConfigError(Problem(where, f"{module} has no {name}", 'write "module:function"')) from None

@@ -55,7 +55,7 @@ def check_first_rows(config: Config) -> Sequence[PromptRow]:
 
     Raises `PromptError`.
     """
-    source = open_source(spell(config.prompts.source, config.prompts.options))
+    source = open_source(spell(config.prompts.source, config.prompts.options), config.prompts.source)
     chunk, rows = _first_rows(source, min(config.prompts.chunk, SAMPLE_ROWS))
     refuse_unfit(_limits(config), source, chunk, rows)
     refuse_featureless(config.prompts.length_feature, source, chunk, rows)
@@ -116,7 +116,7 @@ def await_learner(config: Config, queue: SubmitterQueue) -> None:
 
 def scan(config: Config, prompts: Prompts, report: Report) -> tuple[PromptSource, list[Chunk]]:
     """Returns the source and its chunks, once every row was checked. Raises `PromptError`."""
-    source = open_source(spell(prompts.source, prompts.options))
+    source = open_source(spell(prompts.source, prompts.options), config.prompts.source)
     limits = _limits(config)
     needed = needed_columns(config.environment)
 
@@ -166,7 +166,7 @@ def changed_source(config: Config, digest: str) -> bool:
     """
     prompts = config.prompts
     try:
-        source = open_source(spell(prompts.source, prompts.options))
+        source = open_source(spell(prompts.source, prompts.options), prompts.source)
         return digest_of([chunk for chunk, _ in source.scan(prompts.chunk)]) != digest
     except PromptError:
         return False

@@ -28,8 +28,10 @@ def expand(
     number: int,
     *,
     needed: NeededColumns = NOTHING,
+    own: str = "",
 ) -> bool:
     """Adds chunk `number` of set `name` to the backlog. `needed`: what the reward needs of each row.
+    `own`: the source that this machine's configuration names (`open_source`).
 
     Returns False if that was done before, or the chunk was refused. Raises `ServiceError` if Redis or the store fails.
     """
@@ -37,7 +39,7 @@ def expand(
         return False
     chunk = waiting.chunk
     try:
-        source = open_source(waiting.source)
+        source = open_source(waiting.source, own)
         rows = source.read(chunk)
         refuse_unfit(limits, source, chunk, rows)
         refuse_featureless(waiting.length_feature, source, chunk, rows)

@@ -1,7 +1,8 @@
 """Makes the model of version 0 on a machine that cannot download one.
 
 - The model has less than a million parameters and a tokenizer of its own, and is warmed up on the format of the run's
-  reasoning-gym task, or on the moves of poker. A real run names a hub model or a folder in `model.base` instead.
+  reasoning-gym task, or on the examples of the user's own prompt set. A real run names a hub model or a folder in
+  `model.base` instead.
 - The model is made once: a folder made from the same settings is kept. A process killed at any moment leaves no half
   model.
 """

@@ -140,9 +140,8 @@ def test_rewards_lie_between_two_bounds(tmp_path: Path) -> None:
     [
         ('kind = "interactive"', "environment.function"),
         ('kind = "verifiers"\nfunction = "no_colon"', "environment.function"),
-        ('kind = "poker"\nfunction = "a:b"', "environment.function"),
-        ('kind = "poker"\noptions = { opponent = "tight" }', "environment.options"),
-        ('kind = "poker"\n[prompts]\nsource = "prompts.jsonl"', "prompts.source"),
+        ('kind = "math"\nfunction = "a:b"', "environment.function"),
+        ('kind = "math"\noptions = { opponent = "tight" }', "environment.options"),
     ],
 )
 def test_an_environment_gets_what_it_needs_and_nothing_else(tmp_path: Path, section: str, where: str) -> None:
@@ -153,7 +152,7 @@ def test_environments_that_answer_are_named_in_full(tmp_path: Path) -> None:
     for section in (
         'kind = "interactive"\nfunction = "a:B"\noptions = { highest = 9 }',
         'kind = "verifiers"\nfunction = "a:load_environment"\noptions = { max_turns = 3 }',
-        'kind = "poker"\n[prompts]\nsource = "poker:kuhn"',
+        'kind = "interactive"\nfunction = "a:B"\n[prompts]\nsource = "a:rows"',
     ):
         assert not problems(tmp_path, BASE + f"[environment]\n{section}\n")
 

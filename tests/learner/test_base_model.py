@@ -8,13 +8,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from configs.poker import Hand, Hands
+from configs.poker.hands import EXAMPLES_SEED_OFFSET
 from echo_queue.config import Config
-from echo_queue.errors import ConfigError
+from echo_queue.errors import ConfigError, PromptError
 from echo_queue.records import PromptRow
-from echo_queue.submission.sources.poker import Hand
-from echo_queue.submission.sources.poker.deals import PokerSource
 from learner.base_model import MADE_FROM, make
-from learner.base_model.task import WARMUP_SEED_OFFSET, Example, task_of, warmup_examples
+from learner.base_model.task import Example, task_of, warmup_examples
 from learner.base_model.warmup import IGNORED, _row, rearranged
 from workers.prompt_encoder import PromptEncoder
 
@@ -149,25 +149,39 @@ def test_a_wrong_target_has_the_right_ones_form(answer: str, wrong: set[str]) ->
     assert {rearranged(answer, others, rng) for _ in range(100)} == wrong
 
 
-POKER = {"size": 8, "seed": 1, "opponent": "random"}
+POKER: dict[str, Any] = {"size": 8, "seed": 1, "opponent": "random"}
 
 
 def poker(folder: Path) -> Config:
-    made = config(folder, source="poker:leduc")
+    made = config(folder, source="configs.poker:Hands")
     return made.model_copy(update={"prompts": made.prompts.model_copy(update={"options": POKER})})
 
 
 def test_examples_of_poker_are_whole_hands_of_legal_moves_that_the_run_does_not_hold(tmp_path: Path) -> None:
     task = task_of(poker(tmp_path))
-    deals = PokerSource("leduc", POKER | {"seed": 1 + WARMUP_SEED_OFFSET})
+    deals = Hands(**POKER | {"seed": 1 + EXAMPLES_SEED_OFFSET})
     examples = warmup_examples(task, 60)
     for index, example in enumerate(examples):
         hand = Hand(deals.deal(index))
         assert (example.prompt, example.may_be_wrong) == (hand.prompt, False)
         said = [example.answer, *(answer for _, answer in example.turns)]
-        assert all(hand.named(move) and isinstance(hand.move(move), str) for move in said[:-1])
-        assert hand.named(said[-1]) and isinstance(hand.move(said[-1]), float)
+        assert all(hand.named(move) and isinstance(hand.reply(move), str) for move in said[:-1])
+        assert hand.named(said[-1]) and isinstance(hand.reply(said[-1]), float)
     assert max(len(example.turns) for example in examples) > 1
+
+
+def test_a_set_without_examples_needs_a_model_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(Hands, "examples")
+    with pytest.raises(PromptError, match=r"model\.base.*examples\(count\).*configs\.poker:Hands"):
+        make(poker(tmp_path))
+
+
+def test_other_examples_make_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(poker(tmp_path))
+    before = weights(poker(tmp_path).base_model)
+    monkeypatch.setattr("configs.poker.hands.EXAMPLES_SEED_OFFSET", EXAMPLES_SEED_OFFSET + 1)
+    make(poker(tmp_path))
+    assert weights(poker(tmp_path).base_model) != before
 
 
 def test_a_hand_is_encoded_as_workers_encode_it_and_only_what_is_said_is_learned(tmp_path: Path) -> None:

@@ -2,13 +2,16 @@
 
 import random
 import re
+from dataclasses import asdict
 from itertools import product
 from statistics import fmean
 
 import pytest
 
-from echo_queue.errors import PromptError
-from echo_queue.submission.sources.poker import GAMES, OPPONENTS, Deal, Hand, deal_of
+from configs.poker import Hand, Table
+from configs.poker.opponents import OPPONENTS
+from configs.poker.rules import GAMES
+from configs.poker.table import Deal
 
 SOLVED = ("leduc", "equilibrium")
 """Solving Leduc for its equilibrium takes seconds."""
@@ -22,7 +25,7 @@ def play(deal: Deal, seed: int = 0) -> tuple[str, float]:
     text = hand.prompt
     while True:
         move = rng.choice(hand.moves)
-        answer = hand.move(f" {move}")
+        answer = hand.reply(f" {move}")
         text += f" {move}"
         if not isinstance(answer, str):
             return text, answer
@@ -43,7 +46,8 @@ def test_a_hand_ends_with_chips_that_the_game_can_be_about(game: str, opponent: 
 @pytest.mark.parametrize(("game", "opponent"), EVERY)
 def test_a_deal_and_the_models_moves_decide_everything(game: str, opponent: str) -> None:
     assert hands(game, opponent, 50) == hands(game, opponent, 50)
-    assert deal_of(Deal(game, opponent, 3, 1).columns) == Deal(game, opponent, 3, 1)
+    deal = Deal(game, opponent, 3, 1)
+    assert Table().start("", asdict(deal), 0).prompt == Hand(deal).prompt
 
 
 def test_the_public_card_is_the_same_whatever_was_moved_before() -> None:
@@ -67,21 +71,21 @@ def test_who_sits_second_is_told_what_the_first_one_did() -> None:
 
 @pytest.mark.parametrize("text", ["", " ", "fold", "all in", "🂡", "I bet"])
 def test_what_is_no_legal_move_costs_the_pot_and_a_chip(text: str) -> None:
-    assert Hand(Deal("kuhn", "tight", 1, 0)).move(text) == -2.0
+    assert Hand(Deal("kuhn", "tight", 1, 0)).reply(text) == -2.0
 
 
 def test_a_forfeit_costs_what_was_bet_before() -> None:
     raised = (Hand(Deal("leduc", "random", number, 0)) for number in range(50))
-    hand = next(one for one in raised if "raise" in str(one.move("bet")))
+    hand = next(one for one in raised if "raise" in str(one.reply("bet")))
     assert hand.moves == ["fold", "call"]
-    assert hand.forfeit() == -4.0
-    assert hand.move("fold") == -3.0
+    assert hand.unfinished() == -4.0
+    assert hand.reply("fold") == -3.0
 
 
 @pytest.mark.parametrize("text", ["BET.", " bet", "bet, since I hold a king", "**bet**"])
 def test_a_move_is_the_first_word(text: str) -> None:
-    bet = Hand(Deal("kuhn", "tight", 1, 0)).move("bet")
-    assert Hand(Deal("kuhn", "tight", 1, 0)).move(text) == bet
+    bet = Hand(Deal("kuhn", "tight", 1, 0)).reply("bet")
+    assert Hand(Deal("kuhn", "tight", 1, 0)).reply(text) == bet
 
 
 def test_a_tight_opponent_bets_and_calls_with_the_best_only() -> None:
@@ -89,9 +93,9 @@ def test_a_tight_opponent_bets_and_calls_with_the_best_only() -> None:
         hand = Hand(Deal("kuhn", "tight", number, 0))
         mine = hand.prompt.partition("Your card: ")[2][0]
         if mine == "K":
-            assert hand.move("bet") == 1.0, "it folds what is less than a king"
+            assert hand.reply("bet") == 1.0, "it folds what is less than a king"
         else:
-            assert hand.move("bet") in (1.0, -2.0)
+            assert hand.reply("bet") in (1.0, -2.0)
 
 
 def test_an_opponent_at_equilibrium_is_not_beaten_by_one_that_plays_at_random() -> None:
@@ -103,10 +107,10 @@ def test_an_opponent_at_equilibrium_is_not_beaten_by_one_that_plays_at_random() 
 @pytest.mark.parametrize(
     ("deal", "reason"),
     [
-        (Deal("stud", "tight", 1, 0), "there is no poker:stud(.|\n)*kuhn, leduc"),
-        (Deal("kuhn", "bot", 1, 0), "no opponent 'bot'(.|\n)*random, tight, equilibrium"),
+        (Deal("stud", "tight", 1, 0), "no game 'stud'.*kuhn, leduc"),
+        (Deal("kuhn", "bot", 1, 0), "no opponent 'bot'.*random, tight, equilibrium"),
     ],
 )
 def test_what_there_is_not_is_named(deal: Deal, reason: str) -> None:
-    with pytest.raises(PromptError, match=reason):
+    with pytest.raises(ValueError, match=reason):
         Hand(deal)

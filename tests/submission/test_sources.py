@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from configs.poker.rules import DESCRIPTIONS
 from echo_queue.errors import PromptError
 from echo_queue.records import PromptRow
 from echo_queue.submission.sources.reasoning_gym import original
@@ -201,7 +202,7 @@ def test_an_empty_file_is_no_prompt_set(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "prompts.csv", "s3://bucket/prompts"])
 def test_what_is_no_source_is_refused_with_the_choices(name: str) -> None:
-    with pytest.raises(PromptError, match=r"\.jsonl or \.parquet file, reasoning-gym:DATASET or poker:GAME"):
+    with pytest.raises(PromptError, match=r"\.jsonl or \.parquet file, reasoning-gym:DATASET, or .* module:function"):
         open_source(name)
 
 
@@ -271,39 +272,68 @@ def test_options_mean_nothing_to_a_file(tmp_path: Path) -> None:
         spell(str(tmp_path / "x.jsonl"), {"size": 3})
 
 
-HANDS = 'poker:leduc {"opponent":"tight","seed":7,"size":10}'
+HANDS = 'configs.poker:Hands {"opponent":"tight","seed":7,"size":10}'
+OWN = HANDS.partition(" ")[0]
 
 
-def test_any_range_of_hands_can_be_read_alone_and_seats_alternate() -> None:
-    source = open_source(HANDS)
+def test_any_range_of_own_rows_can_be_read_alone_and_hands_of_poker_alternate_the_seats() -> None:
+    source = open_source(HANDS, OWN)
     whole = [row for chunk, _ in source.scan(4) for row in source.read(chunk)]
-    (_, (chunk, _), _) = open_source(source.name).scan(4)
-    assert open_source(HANDS).read(chunk) == whole[4:8]
+    (_, (chunk, rows), _) = open_source(source.name, OWN).scan(4)
+    assert open_source(HANDS, OWN).read(chunk) == rows == whole[4:8]
     assert [row.columns["seat"] for row in whole] == [0, 1] * 5
     assert [row.columns["deal"] for row in whole] == list(range(7, 17))
-    assert source.location(3) == "poker:leduc hand 3"
+    assert source.location(3) == "configs.poker:Hands row 3"
 
 
-def test_hands_of_another_rules_library_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = open_source(HANDS)
+def test_own_rows_are_refused_where_the_code_makes_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = open_source(HANDS, OWN)
     (chunk, _), *_ = source.scan(4)
-    monkeypatch.setattr("echo_queue.submission.sources.poker.deals._installed", lambda: "1.0")
-    with pytest.raises(PromptError, match=r"OpenSpiel \(1\.0\) is not the submitter's"):
+    monkeypatch.setitem(DESCRIPTIONS, "leduc", "Leduc poker, told in other words.")
+    with pytest.raises(PromptError, match="makes other rows than those that were submitted"):
         source.read(chunk)
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ("[]", "has no rows"),
+        ("[1]", r"own_rows:rows row 0: is a number, not an object"),
+        ("[{'prompt': 'a'}, {'prompt': ''}]", r"own_rows:rows row 1: its prompt is empty"),
+        ("7", r"own_rows:rows raised TypeError: object of type 'int' has no len\(\)"),
+        ("[][1]", r"own_rows:rows raised IndexError: .*own_rows\.py, line 2"),
+    ],
+)
+def test_what_own_code_makes_is_checked(
+    rows: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_rows.py").write_text(f"def rows(number):\n    return {rows}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_rows", raising=False)
+    source = open_source(f'own_rows:rows {{"number": {abs(hash(rows)) % 2**32}}}', "own_rows:rows")
+    with pytest.raises(PromptError, match=reason):
+        list(source.scan(4))
 
 
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ('poker:leduc {"seed":7,"size":10}', "opponent, seed, size"),
-        ('poker:leduc {"opponent":"tight","seed":"x","size":10}', "seed is 'x'"),
-        ('poker:leduc {"opponent":"bot","seed":7,"size":10}', "no opponent 'bot'"),
-        ('poker:stud {"opponent":"tight","seed":7,"size":10}', "no poker:stud"),
+        ('configs.poker:Hands {"seed":7,"size":10}', "missing 1 required positional argument: 'opponent'"),
+        ('configs.poker:Hands {"opponent":"tight","seed":"x","size":10}', "TypeError(.|\n)*hands.py, line"),
+        ('configs.poker:Hands {"opponent":"bot","seed":7,"size":10}', "no opponent 'bot'"),
+        ('configs.poker:Hands {"opponent":"tight","seed":7,"size":10,"game":"stud"}', "no game 'stud'"),
     ],
 )
-def test_wrong_options_of_hands_are_explained(name: str, reason: str) -> None:
+def test_wrong_options_of_own_rows_are_explained(name: str, reason: str) -> None:
     with pytest.raises(PromptError, match=reason):
-        list(open_source(name).scan(4))
+        list(open_source(name, OWN).scan(4))
+
+
+def test_code_that_the_configuration_does_not_name_is_not_called_for_a_submitter() -> None:
+    with pytest.raises(PromptError, match=r"os:abort is not what this machine's configuration names"):
+        open_source("os:abort", OWN)
+    with pytest.raises(PromptError, match="not what this machine's configuration names"):
+        open_source(HANDS)
 
 
 def test_the_path_of_a_file_is_whole_without_dots_and_keeps_the_links_that_it_names(
@@ -315,3 +345,4 @@ def test_the_path_of_a_file_is_whole_without_dots_and_keeps_the_links_that_it_na
     assert absolute("../own/x.jsonl") == str(tmp_path.resolve() / "own" / "x.jsonl")
     assert absolute(str(tmp_path / "link" / "x.jsonl")) == str(tmp_path / "link" / "x.jsonl")
     assert absolute("reasoning-gym:../x") == "reasoning-gym:../x"
+    assert absolute(HANDS) == HANDS

@@ -313,6 +313,19 @@ def test_a_misspelled_column_is_an_error_before_anything_is_declared(
     assert harness.admin.submission_status("prompts") is None
 
 
+def test_a_set_of_own_code_arrives_where_the_configuration_names_that_code_and_is_refused_elsewhere(
+    harness: SubmissionHarness,
+) -> None:
+    own, hands = "configs.poker:Hands", '{ size = 150, seed = 1, opponent = "tight" }'
+    config = harness.config(prompts__source=own, prompts__options=hands)
+    queue = Clients.connected_as(config, "submitter")
+    declare_and_send(config, queue, build(config), choose(config))
+    assert expand(queue, harness.store, None, "prompts", 0, own=own)
+    assert not expand(queue, harness.store, None, "prompts", 1, own="prompts.jsonl")
+    with pytest.raises(PromptError, match=r"configs\.poker:Hands is not what this machine's configuration names"):
+        wait(harness, queue)
+
+
 def test_a_file_that_only_the_submitter_can_read_is_refused_by_name_and_machine(
     harness: SubmissionHarness, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ import numpy as np
 import orjson
 import pytest
 
+from configs.poker import Hand
+from configs.poker.table import Deal
 from echo_queue.config import Environment
 from echo_queue.errors import ConfigError
-from echo_queue.submission.sources.poker import Deal, Hand
 from tests.processes import is_running
 from tests.waiting import wait_until
 from tests.workers import rewards
@@ -165,12 +167,12 @@ def test_an_interactive_environment_replies_turn_by_turn_and_a_fresh_process_goe
 def test_a_poker_table_plays_the_hand_of_the_row() -> None:
     deal = Deal("leduc", "random", 4, 0)
     hand, said = Hand(deal), list[str]()
-    with scorer(kind="poker") as one:
-        while isinstance(told := hand.move(" check" if "check" in hand.moves else " call"), str):
+    with scorer(kind="interactive", function="configs.poker:Table") as one:
+        while isinstance(told := hand.reply(" check" if "check" in hand.moves else " call"), str):
             said.append(" check" if "check" in hand.moves else " call")
-            assert reply(one, Turn(hand.prompt, deal.columns, len(said), said)) == Reply(told, None)
-        assert reply(one, Turn(hand.prompt, deal.columns, 0, [*said, "?"])) == Reply(None, hand.forfeit())
-        with pytest.raises(ScoringError, match="KeyError"):
+            assert reply(one, Turn(hand.prompt, asdict(deal), len(said), said)) == Reply(told, None)
+        assert reply(one, Turn(hand.prompt, asdict(deal), 0, [*said, "?"])) == Reply(None, hand.unfinished())
+        with pytest.raises(ScoringError, match="TypeError"):
             reply(one, guess("check"))
 
 

@@ -29,8 +29,4 @@ def create(settings: EnvironmentSettings) -> ScoringEnvironment | InteractiveEnv
             from workers.environments.verifiers import Verifiers
 
             return Verifiers(settings.function, settings.options)
-        case "poker":
-            from workers.environments.poker import Poker
-
-            return Poker()
     raise ValueError(f"not a kind of environment: {settings.kind}")

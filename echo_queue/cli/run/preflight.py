@@ -1,7 +1,8 @@
 """Finds what would end a run on this machine, before any process starts: model, packages, environment and prompts.
 
-It imports neither torch nor the user's code, which may take long: a reward function is looked up in the text of its
-module. What cannot be known that way is left to the roles, and to the first prompts (`queue/dead_causes.py`).
+It imports neither torch nor the user's reward, which may take long: a function is looked up in the text of its module.
+Only code that makes the prompts is called, for the first of them. What cannot be known that way is left to the roles,
+and to the first prompts (`queue/dead_causes.py`).
 """
 
 import ast
@@ -33,13 +34,12 @@ HUB_MODEL = '"Qwen/Qwen3-0.6B"'
 ENVIRONMENT_PACKAGES = {
     "reasoning-gym": ("reasoning_gym", "environments"),
     "math": ("math_verify", "environments"),
-    "poker": ("pyspiel", "environments"),
     "verifiers": ("verifiers", "verifiers"),
 }
 """Kind of environment → the package that it needs, and the extra that brings it."""
 
 
-GENERATED = {"reasoning-gym": ("dataset", "options", "index"), "poker": ("game", "opponent", "deal", "seat")}
+GENERATED = {"reasoning-gym": ("dataset", "options", "index")}
 """Kind of environment that scores the rows of its own sources alone → the columns by which it knows them."""
 
 

@@ -135,7 +135,8 @@ def build(config: Config) -> Celery:
         """Expands chunk `number` of a set. `source`, `first` and `last` are for people to read; Redis has the rest."""
         limits = limits_of(Path(config.base_model), config.model.max_prompt_tokens)
         needed = needed_columns(config.environment)
-        expand(connections.queue(), connections.store(), limits, set, number, needed=needed)
+        own = config.prompts.source
+        expand(connections.queue(), connections.store(), limits, set, number, needed=needed, own=own)
 
     def submit_prompt_set(source: str | None = None, set: str | None = None, **changes: Any) -> dict[str, Any]:
         """Submits a prompt set; arguments that are not given are as in the configuration's [prompts].

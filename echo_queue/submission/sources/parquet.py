@@ -9,13 +9,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blake3 import blake3
-
 from echo_queue.errors import Problem, PromptError
 from echo_queue.queue.types import Chunk
 from echo_queue.records import PromptRow
-from echo_queue.submission.sources import parquet_columns
-from echo_queue.submission.sources.rows import REPORTED, SOUGHT_ROWS, BadRow, normalise, refuse, serialise
+from echo_queue.submission.sources import checked_rows, parquet_columns
+from echo_queue.submission.sources.rows import REPORTED
 from echo_queue.submission.sources.source import Scanned, changed, unreadable
 
 if TYPE_CHECKING:
@@ -38,16 +36,9 @@ class ParquetSource:
 
     def scan(self, size: int) -> Iterator[Scanned]:
         with self._open() as file:
-            bad: list[tuple[str, BadRow]] = []
-            for number, values in enumerate(self._slices(file, 0, file.metadata.num_rows, size)):
-                first = number * size
-                rows, digest = self._rows(first, values, bad)
-                if not bad:
-                    yield Chunk(number, first, len(rows), digest), rows
-                if len(bad) >= SOUGHT_ROWS:
-                    break
-            refuse(bad)
-            if not file.metadata.num_rows:
+            count = file.metadata.num_rows
+            yield from checked_rows.scan(self._slices(file, 0, count, size), size, self)
+            if not count:
                 raise PromptError(Problem(self.name, "has no rows", "write one prompt per row"))
 
     def read(self, chunk: Chunk) -> Sequence[PromptRow]:
@@ -55,27 +46,10 @@ class ParquetSource:
             if chunk.first + chunk.count > file.metadata.num_rows:
                 raise changed(self.name, chunk.first, chunk.first + chunk.count)
             values = next(self._slices(file, chunk.first, chunk.count, chunk.count))
-        bad: list[tuple[str, BadRow]] = []
-        rows, digest = self._rows(chunk.first, values, bad)
-        refuse(bad)
+        rows, digest = checked_rows.read(values, chunk.first, self)
         if digest != chunk.digest:
             raise changed(self.name, chunk.first, chunk.first + chunk.count)
         return rows
-
-    def _rows(
-        self, first: int, values: list[dict[str, object]], bad: list[tuple[str, BadRow]]
-    ) -> tuple[list[PromptRow], str]:
-        """Returns the rows from row `first` on and their digest; adds bad rows to `bad`, up to SOUGHT_ROWS."""
-        rows, digest = [], blake3()
-        for index, row in enumerate(values, start=first):
-            try:
-                rows.append(normalise(row))
-                digest.update(serialise(rows[-1]))
-            except BadRow as wrong:
-                bad.append((self.location(index), wrong))
-                if len(bad) >= SOUGHT_ROWS:
-                    break
-        return rows, digest.hexdigest()
 
     def _open(self) -> "ParquetFile":
         try:

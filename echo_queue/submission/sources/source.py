@@ -6,6 +6,7 @@
   scanned one is refused, so a file that changed is never admitted half old, half new.
 """
 
+import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,8 @@ from echo_queue.queue.types import Chunk
 from echo_queue.records import PromptRow
 
 GENERATED = "reasoning-gym:"
-POKER = "poker:"
+OWN = re.compile(r"(?P<reference>[A-Za-z_][\w.]*:[A-Za-z_]\w*)(?: (?P<options>\{.*\}))?")
+"""The name of a set of the user's own, with its options as JSON."""
 
 Scanned = tuple[Chunk, Sequence[PromptRow]]
 """A chunk, with its rows if the scan had to read them."""
@@ -44,11 +46,16 @@ class PromptSource(Protocol):
         """Tells a person where row `index` (from 0) is: file and line, row, or item."""
 
 
+def is_generated(name: str) -> bool:
+    """Returns whether code makes this source's rows, on whatever machine; any other source is a file."""
+    return name.startswith(GENERATED) or OWN.fullmatch(name) is not None
+
+
 def spell(source: str, options: Mapping[str, Any]) -> str:
     """Returns the name of a source with its options. Raises `PromptError` for options of a file, which has none."""
     if not options:
         return source
-    if not source.startswith((GENERATED, POKER)):
+    if not is_generated(source):
         raise PromptError(Problem("prompts.options", f"mean nothing to the file {source}", "remove them"))
     return f"{source} {orjson.dumps(options, option=orjson.OPT_SORT_KEYS).decode()}"
 

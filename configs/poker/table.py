@@ -1,4 +1,4 @@
-"""One hand between the model and a fixed opponent, told in words.
+"""The environment: a table at which the model plays hands against a fixed opponent, told in words.
 
 - A hand follows from its deal and the model's moves alone: cards and the opponent's choices are drawn from the deal's
   number and the moves so far. The samples of a group thus differ by the model's moves, and by nothing else.
@@ -7,13 +7,12 @@
 
 import random
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from echo_queue.errors import Problem, PromptError
-from echo_queue.submission.sources.poker.opponents import OPPONENTS, Choose
-from echo_queue.submission.sources.poker.rules import (
+from configs.poker.opponents import OPPONENTS, Choose
+from configs.poker.rules import (
     DESCRIPTIONS,
     chips_in_the_pot,
     deck,
@@ -37,19 +36,17 @@ class Deal:
     deal: int
     seat: int
 
-    @property
-    def columns(self) -> dict[str, Any]:
-        """The columns of the deal's prompt row."""
-        return asdict(self)
 
+class Table:
+    """What `environment.function` names: it deals the hand of each prompt row."""
 
-def deal_of(columns: Mapping[str, Any]) -> Deal:
-    """Inverts `Deal.columns`. Raises `KeyError` for the columns of another kind of prompt."""
-    return Deal(columns["game"], columns["opponent"], columns["deal"], columns["seat"])
+    def start(self, prompt: str, columns: Mapping[str, Any], seed: int) -> "Hand":
+        """Starts a session. The row's columns determine it, so the sample's seed has no effect."""
+        return Hand(Deal(**columns))
 
 
 class Hand:
-    """A hand in progress. Raises `PromptError` for an unknown game or opponent."""
+    """A hand in progress, which is a session. Raises `ValueError` for an unknown game or opponent."""
 
     def __init__(self, deal: Deal) -> None:
         self._deal = deal
@@ -69,18 +66,18 @@ class Hand:
         word = next(iter(text.lower().split()), "").strip(SIGNS)
         return word if word in self.moves else None
 
-    def move(self, text: str) -> str | float:
+    def reply(self, text: str) -> str | float:
         """Makes the move that `text` names. Returns the text that the model reads next, or its chips at the end."""
         word = self.named(text)
         if word is None:
-            return self.forfeit()
+            return self.unfinished()
         self._state.apply_action(legal_moves(self._state)[word])
         told = self._play()
         if self._state.is_terminal():
             return float(self._state.player_return(self._deal.seat))
         return f"\n{told.lstrip()}{self._question()}"
 
-    def forfeit(self) -> float:
+    def unfinished(self) -> float:
         """Returns the model's chips if it leaves the table now: it loses those in the pot, and one more."""
         return -chips_in_the_pot(self._state, self._deal.seat) - FORFEIT_CHIPS
 
@@ -113,6 +110,5 @@ class Hand:
 def _opponent(game: str, name: str) -> Choose:
     rules = load(game)
     if name not in OPPONENTS:
-        fix = f"choose one of: {', '.join(OPPONENTS)}"
-        raise PromptError(Problem("prompts.options", f"there is no opponent {name!r}", fix))
+        raise ValueError(f"there is no opponent {name!r}; choose one of: {', '.join(OPPONENTS)}")
     return OPPONENTS[name](rules)

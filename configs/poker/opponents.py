@@ -4,7 +4,9 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from echo_queue.submission.sources.poker.rules import State, legal_moves, own_rank, public_rank
+import pyspiel
+
+from configs.poker.rules import State, legal_moves, own_rank, public_rank
 
 EQUILIBRIUM_ITERATIONS = 100
 """Iterations of CFR+ (Tammelin 2014). The strategy then loses less than 0.001 chips a hand to its best opponent in
@@ -34,8 +36,6 @@ def tight(game: Any) -> Choose:
 
 def equilibrium(game: Any) -> Choose:
     """Returns a strategy near a Nash equilibrium, computed here: no opponent wins much against it in the long run."""
-    import pyspiel
-
     solver = pyspiel.CFRPlusSolver(game)
     for _ in range(EQUILIBRIUM_ITERATIONS):
         solver.evaluate_and_update_policy()

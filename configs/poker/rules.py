@@ -6,7 +6,7 @@ Sources: Kuhn, "Simplified two-person poker", 1950; Southey et al., "Bayes' Bluf
 from functools import cache
 from typing import Any
 
-from echo_queue.errors import Problem, PromptError
+import pyspiel
 
 GAMES = {"kuhn": "kuhn_poker", "leduc": "leduc_poker"}
 DESCRIPTIONS = {
@@ -20,14 +20,9 @@ State = Any
 
 @cache
 def load(game: str) -> Any:
-    """Returns a `pyspiel.Game`. Raises `PromptError` for an unknown game, or without OpenSpiel."""
-    try:
-        import pyspiel
-    except ImportError:
-        fix = "pip install 'echo-queue[environments]'"
-        raise PromptError(Problem(f"poker:{game}", "needs the open_spiel package", fix)) from None
+    """Returns a `pyspiel.Game`. Raises `ValueError` for an unknown game."""
     if game not in GAMES:
-        raise PromptError(Problem("prompts.source", f"there is no poker:{game}", f"choose one of: {', '.join(GAMES)}"))
+        raise ValueError(f"there is no game {game!r}; choose one of: {', '.join(GAMES)}")
     return pyspiel.load_game(GAMES[game])
 
 
