@@ -78,7 +78,8 @@ def step_s(engine: Engine, prompts: list[Tokens], samples: int, groups: int) -> 
 
 def first_rows(config: Config, count: int) -> Sequence[PromptRow]:
     """Returns the run's first prompts."""
-    source = open_source(spell(config.prompts.source, config.prompts.options))
+    prompts = config.prompts
+    source = open_source(spell(prompts.source, prompts.options, prompts.map), prompts.source)
     chunk, rows = next(iter(source.scan(count)))
     return rows or source.read(chunk)
 

@@ -5,7 +5,7 @@
 - The docstrings of sections and keys are the text of docs/configuration.md (`echo-queue config reference`).
 - A key says itself whose it is (`WORKERS`, `MACHINE`) and what it needs (`OnlyWith`): invitations, checks and ranks go
   by that. `echo_queue.queue.run_rules` names the keys that are run rules.
-- `corrections.py` has the section `[learner.correction]`.
+- `corrections.py` has the section `[learner.correction]`, `prompt_map.py` `[prompts.map]`.
 """
 
 import os
@@ -20,6 +20,7 @@ from pydantic_core import PydanticCustomError
 
 from echo_queue.config.corrections import Correction
 from echo_queue.config.keys import MACHINE, WORKERS, OnlyWith, Section
+from echo_queue.config.prompt_map import PromptMap
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 NAME_IS = "a name has up to 64 small letters, digits, “-”, “_” and “.”, and begins with a letter or a digit"
@@ -176,9 +177,11 @@ class Prompts(Section):
     set: Name = "prompts"
     """Name of the set. Submitting the same set again adds nothing."""
     source: str = ""
-    """A `.jsonl` or `.parquet` file, `reasoning-gym:DATASET`, or `module:function`, your own code that makes rows."""
+    """A `.jsonl`, `.json`, `.csv`, `.tsv` or `.parquet` file, also packed as `.gz` or `.zst`, a folder of them,
+    `reasoning-gym:DATASET`, or `module:function`, your own code that makes rows (docs/data.md)."""
     options: dict[str, Any] = Field(default={})
     """Options of a generated set: `size`, `seed` and the dataset's own settings; the arguments of your function."""
+    map: PromptMap = PromptMap()
     epochs: Positive = 1
     """Number of times that each prompt is trained on."""
     priority: int = 0

@@ -21,14 +21,14 @@ from echo_queue.connections.endpoints import EMBEDDED
 from echo_queue.errors import ConfigError, DeadlineError, Problem, PromptError, UnfitPromptError
 from echo_queue.queue import Chunk, PromptSet, SubmitterQueue
 from echo_queue.queue.submitter import digest_of
-from echo_queue.records import PromptRow
+from echo_queue.records import Message, PromptRow
 from echo_queue.submission.celery.messages import send
 from echo_queue.submission.length_features import refuse_featureless
 from echo_queue.submission.length_limits import PromptLimits, limits_of, refuse_unfit
 from echo_queue.submission.needed_columns import needed_columns, refuse_lacking, refuse_unreadable
 from echo_queue.submission.progress import Progress, Report, Submitted
 from echo_queue.submission.sources.registry import open_source
-from echo_queue.submission.sources.source import PromptSource, spell
+from echo_queue.submission.sources.source import PromptSource, is_generated, parts_of, spell
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -42,6 +42,8 @@ def choose(config: Config, source: str | None = None, set: str | None = None, **
     given = {"source": source, "set": set} | changes
     if source is not None and source != config.prompts.source:
         given.setdefault("options", {})
+        if is_generated(parts_of(source)[0]):
+            given.setdefault("map", {})
     values = config.prompts.model_dump() | {key: value for key, value in given.items() if value is not None}
     try:
         return Prompts.model_validate(values)
@@ -55,12 +57,34 @@ def check_first_rows(config: Config) -> Sequence[PromptRow]:
 
     Raises `PromptError`.
     """
-    source = open_source(spell(config.prompts.source, config.prompts.options), config.prompts.source)
+    source = _opened(config, config.prompts)
     chunk, rows = _first_rows(source, min(config.prompts.chunk, SAMPLE_ROWS))
     refuse_unfit(_limits(config), source, chunk, rows)
     refuse_featureless(config.prompts.length_feature, source, chunk, rows)
     refuse_unreadable(needed_columns(config.environment), source, chunk, rows)
     return rows
+
+
+def first_prompts(config: Config, count: int = 3) -> Sequence[str]:
+    """Returns the first prompts as the model will read them; chats as they are where nothing is known of the model.
+
+    Raises `PromptError`.
+    """
+    source, limits = _opened(config, config.prompts), _limits(config)
+    chunk, rows = next(iter(source.scan(count)))
+    encoding = limits.encoding if limits and limits.renders else None
+    return [
+        encoding.text(row.prompt) if encoding else row.prompt if isinstance(row.prompt, str) else _plain(row.prompt)
+        for row in rows or source.read(chunk)
+    ]
+
+
+def _plain(messages: Sequence[Message]) -> str:
+    return "\n".join(f"{message['role']}: {message['content']}" for message in messages)
+
+
+def _opened(config: Config, prompts: Prompts) -> PromptSource:
+    return open_source(spell(prompts.source, prompts.options, prompts.map), config.prompts.source)
 
 
 def _first_rows(source: PromptSource, size: int) -> tuple[Chunk, Sequence[PromptRow]]:
@@ -116,7 +140,7 @@ def await_learner(config: Config, queue: SubmitterQueue) -> None:
 
 def scan(config: Config, prompts: Prompts, report: Report) -> tuple[PromptSource, list[Chunk]]:
     """Returns the source and its chunks, once every row was checked. Raises `PromptError`."""
-    source = open_source(spell(prompts.source, prompts.options), config.prompts.source)
+    source = _opened(config, prompts)
     limits = _limits(config)
     needed = needed_columns(config.environment)
 
@@ -166,7 +190,7 @@ def changed_source(config: Config, digest: str) -> bool:
     """
     prompts = config.prompts
     try:
-        source = open_source(spell(prompts.source, prompts.options), prompts.source)
+        source = _opened(config, prompts)
         return digest_of([chunk for chunk, _ in source.scan(prompts.chunk)]) != digest
     except PromptError:
         return False

@@ -41,7 +41,7 @@ def refuse_featureless(column: str, source: PromptSource, chunk: Chunk, rows: Se
     if without is not None:
         what = f"has no column `{column}`, which prompts.length_feature names"
         fix = "name another column, or none; a row without a known value may have null there"
-        refuse([(source.location(chunk.first + without), BadRow(what, fix))])
+        refuse([(source.location(chunk, without), BadRow(what, fix))])
 
 
 def _value_bucket(value: object) -> int:

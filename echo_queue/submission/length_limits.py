@@ -120,7 +120,7 @@ def refuse_unfit(limits: PromptLimits | None, source: PromptSource, chunk: Chunk
         return
     found = sorted(islice(limits.unfit(rows), SOUGHT_ROWS), key=lambda one: one[0])
     if found:
-        problems = [Problem(source.location(chunk.first + position), one.what, one.fix) for position, one in found]
+        problems = [Problem(source.location(chunk, position), one.what, one.fix) for position, one in found]
         raise UnfitPromptError(*by_kind(problems))
 
 

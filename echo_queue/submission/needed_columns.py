@@ -120,5 +120,5 @@ def _refuse(
     judge: Callable[[PromptRow], BadRow | None], source: PromptSource, chunk: Chunk, rows: Sequence[PromptRow]
 ) -> None:
     found = ((position, judge(row)) for position, row in enumerate(rows))
-    bad = islice(((source.location(chunk.first + position), wrong) for position, wrong in found if wrong), SOUGHT_ROWS)
+    bad = islice(((source.location(chunk, position), wrong) for position, wrong in found if wrong), SOUGHT_ROWS)
     refuse(bad)

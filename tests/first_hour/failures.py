@@ -1,5 +1,6 @@
 """The ways in which a first run fails that can be known before anything starts, and what is then said."""
 
+import gzip
 import json
 from collections.abc import Callable, Iterator
 from typing import Generic, NamedTuple, TypeVar
@@ -87,10 +88,100 @@ def _model() -> Iterator[Failure[Home]]:
     yield Failure("half of LoRA", setting(model__lora__alpha="8"), adapters, "not used while rank is 0", "set rank")
 
 
+def folder_of(*names: str) -> Spoil:
+    """Returns what makes the prompts a folder of these files, all empty."""
+
+    def spoil(home: Home) -> None:
+        (home.folder / "parts").mkdir(exist_ok=True)
+        for name in names:
+            home.text(f"parts/{name}", "")
+        home.set(prompts__source="parts")
+
+    return spoil
+
+
+def source_of(name: str, content: str | bytes) -> Spoil:
+    """Returns what makes a file the source of the prompts."""
+    data = content if isinstance(content, bytes) else content.encode()
+    return both(lambda home: home.write_bytes(name, data), setting(prompts__source=name))
+
+
+def _forms() -> Iterator[Failure[Home]]:
+    packed = gzip.compress(json.dumps(ROWS[0]).encode())
+    damaged = "is damaged, or not packed as its name says"
+    yield Failure(
+        "torn gzip", source_of("a.jsonl.gz", packed[:-9]), "a.jsonl.gz", f"{damaged}: it ends", "pack it again"
+    )
+    yield Failure("no gzip", source_of("a.jsonl.gz", json.dumps(ROWS[0])), "a.jsonl.gz", damaged, "by what it is")
+    yield Failure("no zstd", source_of("a.csv.zst", "prompt\none\n"), "a.csv.zst", damaged, "by what it is")
+    yield Failure("packed Parquet", source_of("a.parquet.gz", packed), "a.parquet.gz", "packed Parquet", "unpack it")
+    lines = "\n".join(map(json.dumps, ROWS))
+    yield Failure(
+        "lines named .json", source_of("a.json", lines), "a.json:2", "after its first value", "name it .jsonl"
+    )
+    records = json.dumps({"prompt": {"0": "one"}, "answer": {"0": "1"}})
+    yield Failure("columns by index", source_of("a.json", records), "a.json", "`prompt` is an object", "orient=")
+    uneven = json.dumps({"prompt": ["one", "and"], "answer": ["1"]})
+    yield Failure("uneven columns", source_of("a.json", uneven), "a.json", "2 in prompt, 1 in answer", "a list")
+    semicolons = source_of("a.csv", "prompt;answer\none;1\n")
+    yield Failure(
+        "semicolons", semicolons, "a.csv:1", "one column alone, 'prompt;answer'", "separate columns by commas"
+    )
+    quote = source_of("a.csv", 'prompt,answer\n"one" and,1\n')
+    yield Failure("a quote inside", quote, "a.csv:2", "cannot be read: ','", "double the quotes")
+    yield Failure(
+        "too few values", source_of("a.csv", "prompt,answer\none\n"), "a.csv row 1", "1 values for 2", "quotes"
+    )
+    latin = source_of("a.csv", "prompt,answer\nüber,1\n".encode("latin-1"))
+    yield Failure("Latin-1", latin, "a.csv", "is not UTF-8 here", "save the file as UTF-8")
+
+
+def _mapping() -> Iterator[Failure[Home]]:
+    first, where = "prompts.jsonl:1", "prompts.map"
+
+    def mapping(**values: str) -> Spoil:
+        return setting(**{f"prompts__map__{key}": value for key, value in values.items()})
+
+    unknown = mapping(template="{question}?")
+    yield Failure(
+        "no column of the template", unknown, first, "no column `question`, which prompts.map.template", "name"
+    )
+    columns = mapping(columns='{prompt = "question"}')
+    yield Failure("no column to rename", columns, first, "no column `question`, which prompts.map.columns", "name")
+    sought = mapping(extract='{answer = "#### (.+)"}')
+    yield Failure(
+        "nothing to extract", sought, first, "has nothing that '#### (.+)' finds: 'two'", "another expression"
+    )
+    ranges = mapping(ranges="{answer = [0, 1]}")
+    yield Failure(
+        "no number", ranges, first, "its `answer` is text, and prompts.map.ranges compares numbers", "a number"
+    )
+    yield Failure("all left out", mapping(min_characters="99"), where, "leaves out every row of", "keep some of them")
+    generated = both(
+        mapping(system="Be brief."),
+        setting(prompts__source="reasoning-gym:chain_sum", prompts__options="{seed = 1}"),
+    )
+    yield Failure("a map of a generated set", generated, where, "means nothing to reasoning-gym:chain_sum", "remove it")
+    broken = mapping(extract='{answer = "("}')
+    yield Failure("no expression", broken, f"{where}.extract.answer", "no regular expression: missing )", "")
+    yield Failure("a template of no column", mapping(template="Hi"), f"{where}.template", "names no column", "")
+    backwards = mapping(ranges="{level = [2, 1]}")
+    yield Failure("a range backwards", backwards, f"{where}.ranges.level", "ends below its beginning", "")
+    lengths = mapping(min_characters="9", max_characters="8")
+    yield Failure("lengths backwards", lengths, where, "max_characters is below min_characters", "")
+
+
 def _prompts() -> Iterator[Failure[Home]]:
     source, file = "prompts.source", "prompts.jsonl"
-    yield Failure("no source", setting(prompts__source=""), source, "no source is named", "a .jsonl or .parquet file")
+    yield Failure("no source", setting(prompts__source=""), source, "no source is named", "a .jsonl, .json")
     yield Failure("no file", setting(prompts__source="none.jsonl"), "none.jsonl", "cannot be read", "")
+    yield Failure(
+        "wrong suffix", setting(prompts__source="prompts.txt"), source, "'prompts.txt' is not a source", ".csv"
+    )
+    yield Failure("empty folder", folder_of(), "parts", "has no file of prompts", ".jsonl")
+    yield Failure("folder of two forms", folder_of("a.jsonl", "b.csv"), "parts", "several forms: a.jsonl, b.csv", "one")
+    yield from _forms()
+    yield from _mapping()
     yield Failure("hub name", setting(prompts__source="openai/gsm8k"), source, "is not a source", "a .jsonl")
     yield Failure("no prompts", lambda home: home.rows(), file, "is empty", "one prompt per line")
     wrong = {"question": "one"}

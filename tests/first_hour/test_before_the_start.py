@@ -99,6 +99,17 @@ def problems(told: str) -> list[tuple[str, str, str]]:
     return [(where, *rest.partition("\n    → ")[::2]) for where, _, rest in parts]
 
 
+def test_a_check_shows_the_first_prompts_as_the_model_will_read_them(
+    home: Home, capfd: pytest.CaptureFixture[str]
+) -> None:
+    home.text("model/chat_template.jinja", "{% for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}?")
+    home.set(prompts__map__template="{prompt} and", prompts__map__system="one", model__max_prompt_tokens="99")
+    assert ends(*CHECK) == 0
+    first, second = ("    | [system]one\n    | [user]one and one and\n    | ?\n", "    | [user]one and two and\n")
+    told = capfd.readouterr().out
+    assert f"prompt 1, as the model reads it:\n{first}" in told and second in told and "prompt 3" not in told
+
+
 def test_a_machine_on_which_embedded_services_never_started_is_warned_that_they_serve_no_other(
     home: Home, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 from echo_queue.errors import PromptError
 from echo_queue.records import PromptRow
 from echo_queue.submission.length_features import BUCKETS, buckets, refuse_featureless
-from echo_queue.submission.sources.jsonl import JsonLinesSource
+from echo_queue.submission.sources.registry import open_source
 
 
 def of_prompts(*texts: str) -> list[int]:
@@ -43,9 +43,9 @@ def test_of_a_row_whose_value_is_null_nothing_is_known() -> None:
 def test_a_row_without_the_named_column_is_an_error_that_names_it(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in ({"prompt": "a", "level": 1}, {"prompt": "b"})))
-    source = JsonLinesSource(path)
+    source = open_source(str(path))
     ((chunk, rows),) = source.scan(10)
     refuse_featureless("", source, chunk, rows)
     with pytest.raises(PromptError, match="has no column `level`") as error:
         refuse_featureless("level", source, chunk, rows)
-    assert error.value.problems[0].where == source.location(1)
+    assert error.value.problems[0].where == source.location(chunk, 1)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from echo_queue.errors import PromptError, ServiceError
 from echo_queue.queue.types import Chunk
 from echo_queue.records import PromptRow
 from echo_queue.submission.length_limits import PromptLimits, limits_of, refuse_unfit
-from echo_queue.submission.sources.jsonl import JsonLinesSource
+from echo_queue.submission.sources.registry import open_source
 from workers.prompt_encoder import PromptEncoder
 
 LIMIT = 12
@@ -58,10 +59,16 @@ def test_bytes_bound_tokens_for_a_byte_level_tokenizer_only(limits: PromptLimits
     assert found.certain_bytes == -1
 
 
+def placed(folder: Path, first: int, count: int) -> Chunk:
+    """Returns a chunk of `p.jsonl` in a folder."""
+    ticket = {"file": str(folder / "p.jsonl"), "start": first, "row": first, "rows": count}
+    return Chunk(0, first, count, ticket=orjson.dumps(ticket).decode())
+
+
 def test_prompts_that_are_too_long_are_named_by_line(limits: PromptLimits, tmp_path: Path) -> None:
     rows = [PromptRow("short", {}), PromptRow("xyzq" * 20, {})]
     with pytest.raises(PromptError, match=r"p\.jsonl:42: its prompt has 81 tokens, the model takes 12"):
-        refuse_unfit(limits, JsonLinesSource(tmp_path / "p.jsonl"), Chunk(4, 40, 2), rows)
+        refuse_unfit(limits, open_source(str(tmp_path / "p.jsonl")), placed(tmp_path, 40, 2), rows)
 
 
 def chat(*contents: str, role: str = "user") -> PromptRow:
@@ -69,7 +76,7 @@ def chat(*contents: str, role: str = "user") -> PromptRow:
 
 
 def test_chat_messages_need_a_chat_template(limits: PromptLimits, tmp_path: Path) -> None:
-    source, chunk, rows = JsonLinesSource(tmp_path / "p.jsonl"), Chunk(0, 0, 1), [chat("x")]
+    source, chunk, rows = open_source(str(tmp_path / "p.jsonl")), placed(tmp_path, 0, 1), [chat("x")]
     with pytest.raises(PromptError, match=r"p\.jsonl:1: .* the model has no chat template"):
         refuse_unfit(limits, source, chunk, rows)
     for folder, name, content in (

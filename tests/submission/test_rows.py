@@ -6,7 +6,12 @@ import pytest
 
 from echo_queue.errors import PromptError
 from echo_queue.records import PromptRow
-from echo_queue.submission.sources.rows import SOUGHT_ROWS, BadRow, deserialise, parse, refuse, serialise
+from echo_queue.submission.sources.rows import SOUGHT_ROWS, BadRow, deserialise, normalise, read, refuse, serialise
+
+
+def parse(line: bytes) -> PromptRow:
+    """Returns the row of a JSON line."""
+    return normalise(read(line))
 
 
 def test_every_column_but_the_prompt_reaches_the_environment() -> None:

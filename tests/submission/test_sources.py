@@ -175,7 +175,7 @@ def test_a_parquet_file_with_damaged_pages_says_so(tmp_path: Path) -> None:
 
 def test_a_parquet_file_without_prompts_names_its_columns(tmp_path: Path) -> None:
     path = write_parquet(tmp_path, [{"question": "a", "answer": "b"}])
-    with pytest.raises(PromptError, match=r"has no `prompt` column \(question, answer\)"):
+    with pytest.raises(PromptError, match=r"parquet row 1: has no `prompt` \(columns: question, answer\)"):
         list(open_source(str(path)).scan(4))
 
 
@@ -200,9 +200,9 @@ def test_an_empty_file_is_no_prompt_set(tmp_path: Path, name: str) -> None:
         list(open_source(str(path)).scan(4))
 
 
-@pytest.mark.parametrize("name", ["", "prompts.csv", "s3://bucket/prompts"])
+@pytest.mark.parametrize("name", ["", "prompts.txt", "prompts.txt.gz", "https://host/prompts"])
 def test_what_is_no_source_is_refused_with_the_choices(name: str) -> None:
-    with pytest.raises(PromptError, match=r"\.jsonl or \.parquet file, reasoning-gym:DATASET, or .* module:function"):
+    with pytest.raises(PromptError, match=r"a \.jsonl, .*\.parquet file, .*reasoning-gym:DATASET, .*module:function"):
         open_source(name)
 
 
@@ -283,14 +283,14 @@ def test_any_range_of_own_rows_can_be_read_alone_and_hands_of_poker_alternate_th
     assert open_source(HANDS, OWN).read(chunk) == rows == whole[4:8]
     assert [row.columns["seat"] for row in whole] == [0, 1] * 5
     assert [row.columns["deal"] for row in whole] == list(range(7, 17))
-    assert source.location(3) == "configs.poker:Hands row 3"
+    assert source.location(chunk, 3) == "configs.poker:Hands row 7"
 
 
 def test_own_rows_are_refused_where_the_code_makes_others(monkeypatch: pytest.MonkeyPatch) -> None:
     source = open_source(HANDS, OWN)
     (chunk, _), *_ = source.scan(4)
     monkeypatch.setitem(DESCRIPTIONS, "leduc", "Leduc poker, told in other words.")
-    with pytest.raises(PromptError, match="makes other rows than those that were submitted"):
+    with pytest.raises(PromptError, match="rows 1 to 4 are not those that were submitted: its code, or a package"):
         source.read(chunk)
 
 
@@ -300,6 +300,7 @@ def test_own_rows_are_refused_where_the_code_makes_others(monkeypatch: pytest.Mo
         ("[]", "has no rows"),
         ("[1]", r"own_rows:rows row 0: is a number, not an object"),
         ("[{'prompt': 'a'}, {'prompt': ''}]", r"own_rows:rows row 1: its prompt is empty"),
+        ("[{'prompt': 'a'}, {'prompt': '\\ud800'}]", r"own_rows:rows row 1: has a value that JSON cannot hold"),
         ("7", r"own_rows:rows raised TypeError: object of type 'int' has no len\(\)"),
         ("[][1]", r"own_rows:rows raised IndexError: .*own_rows\.py, line 2"),
     ],

@@ -3,8 +3,10 @@
 import json
 import shutil
 import tempfile
+import textwrap
 import types
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
@@ -29,11 +31,14 @@ from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.launch.problem_output import WARNING, print_problems
 from echo_queue.queue.counts import counted
 from echo_queue.queue.run_rules import RULE_KEYS
-from echo_queue.submission.declaration import check_first_rows
+from echo_queue.submission.declaration import check_first_rows, first_prompts
 
 LEAST_FREE_BYTES = 1 << 30
 WITHOUT_DEFAULT = frozenset({"run", *(f"run.{key}" for key in loading.STAND_INS)})
 """What has stand-ins in the configuration where it is wrong or missing."""
+
+SHOWN_CHARACTERS = 1_000
+"""Characters of a prompt that are printed."""
 
 WRONG_STORE = {"store.url", "store.bucket"}
 
@@ -125,7 +130,17 @@ def check(path: Path, role: For, *, as_json: bool) -> int:
     if not problems:
         found = f"nothing ends it, with {counted(len(warnings), 'warning')} above" if warnings else "no problems found"
         Console(highlight=False).print(f"[green]✓[/] {escape(str(path))}: {found}", soft_wrap=True)
+        if config and role in (For.run, For.submitter):
+            _show_prompts(config)
     return 2 if problems else 0
+
+
+def _show_prompts(config: configuration.Config) -> None:
+    """Prints the first prompts as the model will read them, if the source can still be read."""
+    with suppress(EchoQueueError):
+        for number, text in enumerate(first_prompts(config), start=1):
+            shown = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
+            print(f"  prompt {number}, as the model reads it:\n{textwrap.indent(shown, '    | ', lambda line: True)}")
 
 
 def _unprepared(config: configuration.Config, role: For) -> Iterator[Problem]:

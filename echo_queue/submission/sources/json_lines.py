@@ -17,7 +17,7 @@ MOST_DIGITS = 17
 """Significant digits of a number that any writer of 64-bit floats may write; more are its exact value, or too many."""
 LONG_NUMBER = re.compile(rb"[0-9][0-9.]{17}|[0-9.][eE]-[0-9]{3}")
 PER_LINE = "write one JSON object per line: jq -c . FILE > prompts.jsonl"
-LIST = "write its rows as lines: jq -c '.[]' FILE > prompts.jsonl"
+LIST = "name a list of rows .json, or write them as lines: jq -c '.[]' FILE > prompts.jsonl"
 UTF8 = "save the file as UTF-8"
 COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip", b"PAR1": "Parquet"}
 WORDS = {"NaN": "null", "Infinity": "null", "None": "null", "True": "true", "False": "false"}
@@ -34,13 +34,18 @@ def read_object(line: bytes) -> object:
         value = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         raise why_no_json(line, error) from None
-    keys, floats = _survey(value)
-    if keys != line.count(b'":') or b" :" in line or (floats and LONG_NUMBER.search(line)):
-        _require_unchanged(line)
+    require_unchanged(line, value)
     return value
 
 
-def why_no_json(line: bytes, error: orjson.JSONDecodeError) -> BadLine:
+def require_unchanged(text: bytes, value: object) -> None:
+    """Raises `BadLine` if `value`, which orjson has read from `text`, may not be all that stands there."""
+    keys, floats = _survey(value)
+    if keys != text.count(b'":') or b" :" in text or (floats and LONG_NUMBER.search(text)):
+        _read_exactly(text)
+
+
+def why_no_json(line: bytes, error: json.JSONDecodeError) -> BadLine:
     """Returns what is wrong with a line that the parser refuses."""
     if not line.strip():
         return BadLine("is empty", "remove the line")
@@ -58,7 +63,7 @@ def why_no_json(line: bytes, error: orjson.JSONDecodeError) -> BadLine:
     return next(_why_no_json(text.rstrip(), error))
 
 
-def _why_no_json(text: str, error: orjson.JSONDecodeError) -> Iterator[BadLine]:
+def _why_no_json(text: str, error: json.JSONDecodeError) -> Iterator[BadLine]:
     """Yields what may be wrong, the surest first."""
     # Not the decoder's own place: it counts lines within the row, which may end with a newline.
     position = min(error.pos, len(text))
@@ -103,7 +108,7 @@ def _survey(value: object) -> tuple[int, bool]:
     return keys, floats
 
 
-def _require_unchanged(line: bytes) -> None:
+def _read_exactly(line: bytes) -> None:
     """Raises `BadLine` for a number that would lose something, and for two equal keys of one object."""
     try:
         json.loads(line, object_pairs_hook=_once, parse_int=_integer, parse_float=_float, parse_constant=_float)

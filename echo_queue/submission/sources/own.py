@@ -4,7 +4,7 @@ Every machine that reads a chunk makes the sequence itself. The chunk's digest i
 code makes others refuses the chunk.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from traceback import extract_tb
@@ -14,47 +14,43 @@ import orjson
 
 from echo_queue.config.named_function import named_function
 from echo_queue.errors import EchoQueueError, Problem, PromptError
-from echo_queue.queue.types import Chunk
-from echo_queue.records import PromptRow
-from echo_queue.submission.sources import checked_rows
-from echo_queue.submission.sources.source import Scanned, spell
+from echo_queue.submission.sources.files.file import Slice
+from echo_queue.submission.sources.source import spell
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class OwnSource:
-    """The rows of one set: those of `reference` called with `options`."""
+class OwnRows:
+    """The rows of one set: those of `reference` called with `options`, whose places are their indices."""
 
     reference: str
     options: Mapping[str, Any]
+
+    changed = (
+        "its code, or a package, is not the submitter's",
+        "have the same on both machines, then submit again",
+    )
 
     @property
     def name(self) -> str:
         return spell(self.reference, self.options)
 
-    def location(self, index: int) -> str:
-        return f"{self.reference} row {index}"
+    def location(self, row: int) -> str:
+        return f"{self.reference} row {row}"
 
-    def scan(self, size: int) -> Iterator[Scanned]:
+    def slices(self, start: int, size: int) -> Iterator[Slice]:
         total = ask(self.reference, self.options, len)
         if not total:
             raise PromptError(Problem(self.name, "has no rows", "check prompts.options"))
-        slices = (self._slice(first, min(size, total - first)) for first in range(0, total, size))
-        yield from checked_rows.scan(slices, size, self)
+        for place in range(start, total, size):
+            yield Slice(place, self._copies(place, min(place + size, total)))
 
-    def read(self, chunk: Chunk) -> Sequence[PromptRow]:
-        rows, digest = checked_rows.read(self._slice(chunk.first, chunk.count), chunk.first, self)
-        if digest != chunk.digest:
-            what = "makes other rows than those that were submitted: its code, or a package, is not the submitter's"
-            raise PromptError(Problem(self.name, what, "have the same on both machines, then submit again"))
-        return rows
-
-    def _slice(self, first: int, count: int) -> list[object]:
-        """Returns these rows, copied, since `normalise` takes them apart."""
+    def _copies(self, first: int, last: int) -> list[object]:
+        """Returns rows first … last − 1, copied, since `normalise` takes them apart."""
 
         def copies(rows: Any) -> list[object]:
-            found = (rows[index] for index in range(first, first + count))
+            found = (rows[index] for index in range(first, last))
             return [{**row} if isinstance(row, dict) else row for row in found]
 
         return ask(self.reference, self.options, copies)

@@ -70,7 +70,10 @@ class ReasoningGymSource:
     def name(self) -> str:
         return spell(GENERATED + self.dataset, self.options)
 
-    def location(self, index: int) -> str:
+    def location(self, chunk: Chunk, position: int) -> str:
+        return self._item(chunk.first + position)
+
+    def _item(self, index: int) -> str:
         return f"{GENERATED}{self.dataset} item {index}"
 
     def scan(self, size: int) -> Iterator[Scanned]:
@@ -91,14 +94,14 @@ class ReasoningGymSource:
             entry = self._items[index]
         except Exception as error:
             what = f"the dataset raised {type(error).__name__}: {error}"
-            raise PromptError(Problem(self.location(index), what, "check prompts.options")) from error
+            raise PromptError(Problem(self._item(index), what, "check prompts.options")) from error
         shown = {key: entry[key] for key in ("question", "answer", "metadata")}
         columns = {"dataset": self.dataset, "options": dict(self.options), "index": index, "entry": shown}
         try:
             return normalise({"prompt": entry["question"], **columns})
         except BadRow as bad:
             fix = "choose other prompts.options, or another dataset"
-            raise PromptError(Problem(self.location(index), bad.what, fix)) from None
+            raise PromptError(Problem(self._item(index), bad.what, fix)) from None
 
     def _digest(self, first: int, count: int) -> str:
         """Returns the digest of everything that decides what the items are."""

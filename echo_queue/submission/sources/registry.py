@@ -1,49 +1,63 @@
 """Opens a prompt source by its name. Readers of files and generators are imported when they are needed."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-import orjson
+from pydantic import ValidationError
 
+from echo_queue.config.prompt_map import PromptMap
 from echo_queue.errors import Problem, PromptError
-from echo_queue.submission.sources.source import GENERATED, OWN, PromptSource, is_generated
+from echo_queue.submission.sources.source import GENERATED, OWN, PromptSource, is_generated, parts_of
+
+CHOICES = (
+    f"name a .jsonl, .json, .csv, .tsv or .parquet file, one of them packed as .gz or .zst, a folder of them, "
+    f"{GENERATED}DATASET, or code of your own as module:function"
+)
 
 
 def absolute(name: str) -> str:
     """Returns the source's name as any process of this machine understands it: a file's with its whole path."""
-    if is_generated(name):
+    if is_generated(parts_of(name)[0]):
         return name
     path = Path(name).expanduser().absolute()
     return str(path.resolve() if ".." in path.parts else path)
 
 
 def open_source(name: str, own: str = "") -> PromptSource:
-    """Returns the source called `name`: a file, `reasoning-gym:DATASET {options}` or `module:function {options}`.
+    """Returns the source called `name`, as `spell` writes it: a file, a folder, or what code makes.
 
     `own`: `prompts.source` of this machine's configuration, the only code that is called for a set, since whoever may
     submit may send any name. Raises `PromptError` for any other name.
     """
-    if name.startswith(GENERATED):
+    address, options = parts_of(name)
+    if address.startswith(GENERATED):
         from echo_queue.submission.sources.reasoning_gym import ReasoningGymSource
 
-        dataset, _, options = name.removeprefix(GENERATED).partition(" ")
-        return ReasoningGymSource(dataset, orjson.loads(options or "{}"))
-    if match := OWN.fullmatch(name):
-        from echo_queue.submission.sources.own import OwnSource
+        return ReasoningGymSource(address.removeprefix(GENERATED), options)
+    from echo_queue.submission.sources.row_source import RowSource
 
-        if match["reference"] != own:
-            what = f"{match['reference']} is not what this machine's configuration names, and no other code is called"
+    if OWN.fullmatch(address):
+        from echo_queue.submission.sources.own import OwnRows
+
+        if address != own:
+            what = f"{address} is not what this machine's configuration names, and no other code is called"
             raise PromptError(Problem("prompts.source", what, "name it there, or submit a file"))
-        return OwnSource(own, orjson.loads(match["options"] or "{}"))
-    path = Path(absolute(name))
-    match path.suffix:
-        case ".jsonl":
-            from echo_queue.submission.sources.jsonl import JsonLinesSource
+        rows = OwnRows(address, options)
+        return RowSource(rows.name, [rows])
+    from echo_queue.submission.sources.files.forms import files_of
 
-            return JsonLinesSource(path)
-        case ".parquet":
-            from echo_queue.submission.sources.parquet import ParquetSource
+    address = absolute(address) if address else ""
+    files = files_of(Path(address)) if address else None
+    if files is None:
+        what = f"{name!r} is not a source of prompts" if name else "no source is named"
+        raise PromptError(Problem("prompts.source", what, CHOICES))
+    return RowSource(address, files, _map(address, options))
 
-            return ParquetSource(path)
-    what = f"{name!r} is not a source of prompts" if name else "no source is named"
-    fix = f"name a .jsonl or .parquet file, {GENERATED}DATASET, or code of your own as module:function"
-    raise PromptError(Problem("prompts.source", what, fix))
+
+def _map(address: str, written: Mapping[str, Any]) -> PromptMap:
+    try:
+        return PromptMap.model_validate(written)
+    except ValidationError as error:
+        what = f"what stands behind {address} is no map: {error.errors()[0]['msg']}"
+        raise PromptError(Problem("prompts.source", what, "write it in [prompts.map]")) from None

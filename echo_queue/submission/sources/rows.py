@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 import orjson
+from blake3 import blake3
 
 from echo_queue.errors import Problem, PromptError
 from echo_queue.queue.counts import agreeing
@@ -35,6 +36,7 @@ MOST_LEVELS = 200
 
 OBJECT_FIX = 'write one object per row: {"prompt": "…"}'
 LIST_FIX = f"{OBJECT_FIX}; for a list of them: jq -c '.[]' FILE > prompts.jsonl"
+NAME_PROMPT = "name that column `prompt`, or say in [prompts.map] what makes it"
 WRITE_TEXT = "write it as text"
 
 
@@ -47,10 +49,10 @@ class BadRow(Exception):
         self.fix = fix
 
 
-def parse(line: bytes) -> PromptRow:
-    """Reads one JSON line. Raises `BadRow`."""
+def read(line: bytes) -> object:
+    """Returns the value of a JSON line. Raises `BadRow`."""
     try:
-        return normalise(read_object(line))
+        return read_object(line)
     except BadLine as bad:
         raise BadRow(*bad.args) from None
 
@@ -58,9 +60,9 @@ def parse(line: bytes) -> PromptRow:
 def normalise(values: object) -> PromptRow:
     """Splits a row into its prompt and the other columns, and keeps `values` for them. Raises `BadRow`."""
     if not isinstance(values, dict):
-        raise BadRow(f"is {_kind(values)}, not an object", LIST_FIX if isinstance(values, list) else OBJECT_FIX)
+        raise BadRow(f"is {kind_of(values)}, not an object", LIST_FIX if isinstance(values, list) else OBJECT_FIX)
     if "prompt" not in values:
-        raise BadRow(f"has no `prompt` (columns: {', '.join(map(str, values)) or 'none'})", "name that column `prompt`")
+        raise BadRow(f"has no `prompt` (columns: {', '.join(map(str, values)) or 'none'})", NAME_PROMPT)
     prompt = _prompt(values.pop("prompt"))
     for name, value in values.items():
         if type(value) is not str:
@@ -84,7 +86,7 @@ def _require_exact(column: str, value: object, levels: int) -> None:
         for part in value.values() if isinstance(value, dict) else value:
             _require_exact(column, part, levels - 1)
     elif not hasattr(value, "dtype"):  # numpy's numbers and arrays are stored as what they hold
-        what = f"has a value that JSON cannot hold in {column}: {_kind(value)}"
+        what = f"has a value that JSON cannot hold in {column}: {kind_of(value)}"
         raise BadRow(what, "convert that column to text or numbers, or leave it out")
 
 
@@ -94,6 +96,11 @@ def serialise(row: PromptRow) -> bytes:
         return orjson.dumps({"prompt": row.prompt, "columns": row.columns}, option=_SERIALISE)
     except (TypeError, orjson.JSONEncodeError) as error:
         raise BadRow(f"has a value that JSON cannot hold: {error}", "convert that column to text or numbers") from None
+
+
+def digest_of(rows: Sequence[PromptRow]) -> str:
+    """Returns the digest of rows as they are sent. Raises `TypeError` for a value that JSON cannot hold."""
+    return blake3(orjson.dumps(rows, option=_SERIALISE)).hexdigest()
 
 
 def deserialise(line: bytes) -> PromptRow:
@@ -138,16 +145,18 @@ def _prompt(value: object) -> str | list[Message]:
         if not value:
             raise BadRow("its prompt has no messages", "remove the row, or write its messages")
         return list(_messages(value))
-    raise BadRow(f"its prompt is {_kind(value)}", "a prompt is text, or a list of chat messages")
+    raise BadRow(f"its prompt is {kind_of(value)}", "a prompt is text, or a list of chat messages")
 
 
 def _messages(messages: list[object]) -> Iterator[Message]:
     for position, message in enumerate(messages, start=1):
         if not isinstance(message, dict):
-            raise BadRow(f"message {position} is {_kind(message)}", 'write {"role": "user", "content": "…"}')
+            raise BadRow(f"message {position} is {kind_of(message)}", 'write {"role": "user", "content": "…"}')
         for key in ("role", "content"):
             if not isinstance(message.get(key), str):
-                raise BadRow(f"message {position}: `{key}` is {_kind(message.get(key))}, not text", "write it as text")
+                raise BadRow(
+                    f"message {position}: `{key}` is {kind_of(message.get(key))}, not text", "write it as text"
+                )
         if not message["role"].strip():
             raise BadRow(f"message {position}: `role` is empty", 'write "system", "user" or "assistant"')
         if further := [key for key, value in message.items() if key not in ("role", "content") and value is not None]:
@@ -157,7 +166,8 @@ def _messages(messages: list[object]) -> Iterator[Message]:
         raise BadRow("all its messages are empty", "remove the row, or write its messages")
 
 
-def _kind(value: object) -> str:
+def kind_of(value: object) -> str:
+    """Returns what a value is, for a person."""
     names = {type(None): "missing", bool: "true or false", int: "a number", float: "a number", str: "text"}
     names |= {list: "a list", dict: "an object"}
     return names.get(type(value), f"a {type(value).__name__}")

@@ -9,18 +9,18 @@
 import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import orjson
 
+from echo_queue.config.prompt_map import UNMAPPED, PromptMap
 from echo_queue.errors import Problem, PromptError
 from echo_queue.queue.types import Chunk
 from echo_queue.records import PromptRow
 
 GENERATED = "reasoning-gym:"
-OWN = re.compile(r"(?P<reference>[A-Za-z_][\w.]*:[A-Za-z_]\w*)(?: (?P<options>\{.*\}))?")
-"""The name of a set of the user's own, with its options as JSON."""
+OWN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+"""The address of a set that the user's own code makes, `module:function`."""
 
 Scanned = tuple[Chunk, Sequence[PromptRow]]
 """A chunk, with its rows if the scan had to read them."""
@@ -42,32 +42,45 @@ class PromptSource(Protocol):
     def read(self, chunk: Chunk) -> Sequence[PromptRow]:
         """Returns the chunk's rows. Raises `PromptError` if it cannot be read, has changed, or holds a bad row."""
 
-    def location(self, index: int) -> str:
-        """Tells a person where row `index` (from 0) is: file and line, row, or item."""
+    def location(self, chunk: Chunk, position: int) -> str:
+        """Tells a person where row `position` (from 0) of a chunk is: file and line, row, or item."""
 
 
-def is_generated(name: str) -> bool:
-    """Returns whether code makes this source's rows, on whatever machine; any other source is a file."""
-    return name.startswith(GENERATED) or OWN.fullmatch(name) is not None
+def is_generated(source: str) -> bool:
+    """Returns whether code makes the rows of `source`, written without options, wherever it runs."""
+    return source.startswith(GENERATED) or OWN.fullmatch(source) is not None
 
 
-def spell(source: str, options: Mapping[str, Any]) -> str:
-    """Returns the name of a source with its options. Raises `PromptError` for options of a file, which has none."""
-    if not options:
-        return source
-    if not is_generated(source):
+def spell(source: str, options: Mapping[str, Any], map: PromptMap = UNMAPPED) -> str:
+    """Returns the name of a source with its options, or with what makes prompts of its rows.
+
+    Raises `PromptError` for options of a source that has rows of its own, and for a map of a generated one.
+    """
+    generated = is_generated(source)
+    if options and not generated:
         raise PromptError(Problem("prompts.options", f"mean nothing to the file {source}", "remove them"))
-    return f"{source} {orjson.dumps(options, option=orjson.OPT_SORT_KEYS).decode()}"
+    if map != UNMAPPED and generated:
+        raise PromptError(
+            Problem("prompts.map", f"means nothing to {source}, which makes its own prompts", "remove it")
+        )
+    written = options if generated else map.model_dump(mode="json", exclude_defaults=True)
+    return f"{source} {orjson.dumps(written, option=orjson.OPT_SORT_KEYS).decode()}" if written else source
 
 
-def unreadable(path: Path, error: OSError) -> PromptError:
+def parts_of(name: str) -> tuple[str, dict[str, Any]]:
+    """Returns a source's name without what `spell` has added, and that. Raises `PromptError` for what is no JSON."""
+    source, mark, rest = name.partition(" {")
+    if not mark or not rest.endswith("}"):
+        return name, {}
+    try:
+        return source, orjson.loads("{" + rest)
+    except orjson.JSONDecodeError as error:
+        what = f"{{{rest:.100} behind {source} is no JSON: {error}"
+        raise PromptError(Problem("prompts.source", what, 'write it as in {"seed": 1, "size": 500}')) from None
+
+
+def unreadable(path: str, error: OSError) -> PromptError:
     """Returns the error for a file that cannot be read. It names the machine, since the submitter may be another."""
     what = f"cannot be read on {socket.gethostname()}: {error.strerror or error}"
     fix = "check the path and its rights; Celery workers read it themselves, so it must lie on a disk they share"
-    return PromptError(Problem(str(path), what, fix))
-
-
-def changed(path: str, first: int, last: int) -> PromptError:
-    """Returns the error for a file whose rows `first … last − 1` are no longer those of the scan."""
-    what = f"rows {first + 1} to {last} are not those that were submitted: the file has changed"
-    return PromptError(Problem(path, what, "submit it again"))
+    return PromptError(Problem(path, what, fix))

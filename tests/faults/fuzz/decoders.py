@@ -43,7 +43,7 @@ from echo_queue.reporting import metrics
 from echo_queue.submission import shards
 from echo_queue.submission.shards import BadShard, ShardReader
 from echo_queue.submission.sources import rows
-from echo_queue.submission.sources.jsonl import byte_range
+from echo_queue.submission.sources.row_source import place_in
 from echo_queue.weights import Announcement, Forged, Manifest, Part, Route, SignatureVerifier, Signer, TensorInfo
 from echo_queue.weights.manifest import part_key, place_of, root_digest
 from learner.recovery import manifest as checkpoint_manifest
@@ -251,7 +251,7 @@ def take_shard(data: bytes) -> None:
 def take_row(data: bytes) -> None:
     """A line of a prompt file."""
     with suppress(rows.BadRow):
-        row = rows.parse(data)
+        row = rows.normalise(rows.read(data))
         assert rows.deserialise(rows.serialise(row)).prompt == row.prompt
 
 
@@ -259,8 +259,8 @@ def take_ticket(data: bytes) -> None:
     """A chunk's mark, whose ticket and reason are text of another machine."""
     text = data.decode("utf-8", "replace")
     with suppress(PromptError):
-        offset, size = byte_range(text)
-        assert offset >= 0 and size >= 0
+        place = place_in(text)
+        assert min(place.start, place.row) >= 0 and place.rows > 0
     chunk = replies.waiting_chunk_of(7, b"waiting 1 2 digest " + text.encode())
     assert chunk is not None and chunk.ticket == text
     words = {"source": text, "chunks": "1", "prompts": "2"}
@@ -498,7 +498,7 @@ DECODERS: dict[str, Decoder] = {
     "shard": Decoder(take_shard, lambda: [b"\n".join(_rows()) + b"\n"], (b'{"prompt":', b'"columns":{}}', *JSON_WORDS)),
     "row": Decoder(take_row, _lines, (b'{"prompt":', b'"role":', b'"content":', *JSON_WORDS)),
     "ticket": Decoder(
-        take_ticket, lambda: [b'{"offset":5,"bytes":7}', b"{}"], (b'"offset":', b'"bytes":', *JSON_WORDS)
+        take_ticket, lambda: [b'{"file":"p","start":5,"row":1,"rows":7}', b"{}"], (b'"start":', b'"rows":', *JSON_WORDS)
     ),
     "manifest": Decoder(
         take_manifest, lambda: [_manifest()], (b'"chunks":[', b'"tensors":[', b'"base":null', b'"salt":', *JSON_WORDS)

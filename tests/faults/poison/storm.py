@@ -30,7 +30,7 @@ from echo_queue.queue.reasons import in_one_line
 from echo_queue.queue.types import DeadTask
 from echo_queue.submission import shards
 from echo_queue.submission.expand import expand
-from echo_queue.submission.sources.jsonl import JsonLinesSource
+from echo_queue.submission.sources.registry import open_source
 from learner.recovery.checkpoint import trained_ids
 from tests.faults.poison import misbehaving, model, poisons
 from tests.learner.learner_harness import SimulatedWorker
@@ -143,7 +143,7 @@ class PoisonStorm:
     def _submit(self, queue: SubmitterQueue, store: shards.Writes) -> None:
         """Submits a set of one chunk, as a submitter without the model's files, who can check no prompt by them."""
         name = f"set-{len(self._rows):03d}"
-        source = JsonLinesSource(self._write(name, poisons.rows(self._kind, self._draw, SET_ROWS)))
+        source = open_source(str(self._write(name, poisons.rows(self._kind, self._draw, SET_ROWS))))
         ((chunk, _),) = source.scan(SET_ROWS)
         queue.declare(PromptSet(name, source.name), [chunk])
         if not expand(queue, store, None, name, chunk.number):

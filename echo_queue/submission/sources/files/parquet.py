@@ -1,55 +1,28 @@
-"""Parquet files with any columns, read in batches of rows whatever the file's row groups are.
+"""Parquet files with any columns, read in batches of rows whatever the file's row groups are."""
 
-A chunk's digest is that of its normalised rows, so it does not depend on the file's layout.
-"""
-
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from echo_queue.errors import Problem, PromptError
-from echo_queue.queue.types import Chunk
-from echo_queue.records import PromptRow
-from echo_queue.submission.sources import checked_rows, parquet_columns
+from echo_queue.submission.sources.files import parquet_columns
+from echo_queue.submission.sources.files.file import File, Slice
 from echo_queue.submission.sources.rows import REPORTED
-from echo_queue.submission.sources.source import Scanned, changed, unreadable
+from echo_queue.submission.sources.source import unreadable
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from pyarrow.parquet import ParquetFile
 
 
-@dataclass(frozen=True)
-class ParquetSource:
-    """A Parquet file. Its chunks have no ticket."""
+class Parquet(File):
+    """A Parquet file, whose places are rows."""
 
-    path: Path
-
-    @property
-    def name(self) -> str:
-        return str(self.path)
-
-    def location(self, index: int) -> str:
-        return f"{self.path} row {index + 1}"
-
-    def scan(self, size: int) -> Iterator[Scanned]:
+    def slices(self, start: int, size: int) -> Iterator[Slice]:
         with self._open() as file:
-            count = file.metadata.num_rows
-            yield from checked_rows.scan(self._slices(file, 0, count, size), size, self)
-            if not count:
-                raise PromptError(Problem(self.name, "has no rows", "write one prompt per row"))
-
-    def read(self, chunk: Chunk) -> Sequence[PromptRow]:
-        with self._open() as file:
-            if chunk.first + chunk.count > file.metadata.num_rows:
-                raise changed(self.name, chunk.first, chunk.first + chunk.count)
-            values = next(self._slices(file, chunk.first, chunk.count, chunk.count))
-        rows, digest = checked_rows.read(values, chunk.first, self)
-        if digest != chunk.digest:
-            raise changed(self.name, chunk.first, chunk.first + chunk.count)
-        return rows
+            for values in self._slices(file, start, max(0, file.metadata.num_rows - start), size):
+                yield Slice(start, values)
+                start += len(values)
 
     def _open(self) -> "ParquetFile":
         try:
@@ -65,7 +38,7 @@ class ParquetSource:
                 Problem(self.name, f"is not Parquet: {_in_one_line(error)}", "write the file again")
             ) from None
         except OSError as error:
-            raise unreadable(self.path, error) from None
+            raise unreadable(self.name, error) from None
         if found := tuple(islice(parquet_columns.problems(self.name, file.schema_arrow), REPORTED)):
             file.close()
             raise PromptError(*found)

@@ -14,8 +14,6 @@ CONVERT = "convert that column to text or numbers, or leave it out"
 
 def problems(file: str, schema: "Schema") -> Iterator[Problem]:
     """Yields what is wrong with the columns of `file`, whatever its rows hold."""
-    if "prompt" not in schema.names:
-        yield Problem(file, f"has no `prompt` column ({', '.join(schema.names)})", "name that column `prompt`")
     for name in _repeated(schema.names):
         yield Problem(file, f"has several columns called `{name}`", "rename or remove all but one")
     for field in schema:
