@@ -346,4 +346,4 @@ def test_the_path_of_a_file_is_whole_without_dots_and_keeps_the_links_that_it_na
     assert absolute("../own/x.jsonl") == str(tmp_path.resolve() / "own" / "x.jsonl")
     assert absolute(str(tmp_path / "link" / "x.jsonl")) == str(tmp_path / "link" / "x.jsonl")
     assert absolute("reasoning-gym:../x") == "reasoning-gym:../x"
-    assert absolute(HANDS) == HANDS
+    assert absolute(HANDS) == HANDS and absolute("hf:gsm8k") == "hf:gsm8k"

@@ -1,24 +1,37 @@
 """Opens a prompt source by its name. Readers of files and generators are imported when they are needed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from echo_queue.config.prompt_map import PromptMap
 from echo_queue.errors import Problem, PromptError
-from echo_queue.submission.sources.source import GENERATED, OWN, PromptSource, is_generated, parts_of
+from echo_queue.submission.sources.source import (
+    FOLDER,
+    GENERATED,
+    HUGGING_FACE,
+    OWN,
+    PromptSource,
+    is_generated,
+    parts_of,
+)
+
+if TYPE_CHECKING:
+    from echo_queue.submission.sources.files.file import Rows
 
 CHOICES = (
     f"name a .jsonl, .json, .csv, .tsv or .parquet file, one of them packed as .gz or .zst, a folder of them, "
-    f"{GENERATED}DATASET, or code of your own as module:function"
+    f"{HUGGING_FACE}NAME:CONFIG:SPLIT, {GENERATED}DATASET, or code of your own as module:function"
 )
 
 
 def absolute(name: str) -> str:
     """Returns the source's name as any process of this machine understands it: a file's with its whole path."""
-    if is_generated(parts_of(name)[0]):
+    if name.startswith(tuple(HUGGING_FACE + sign for sign in FOLDER)):
+        return HUGGING_FACE + absolute(name.removeprefix(HUGGING_FACE))
+    if name.startswith(HUGGING_FACE) or is_generated(parts_of(name)[0]):
         return name
     path = Path(name).expanduser().absolute()
     return str(path.resolve() if ".." in path.parts else path)
@@ -45,14 +58,24 @@ def open_source(name: str, own: str = "") -> PromptSource:
             raise PromptError(Problem("prompts.source", what, "name it there, or submit a file"))
         rows = OwnRows(address, options)
         return RowSource(rows.name, [rows])
-    from echo_queue.submission.sources.files.forms import files_of
-
-    address = absolute(address) if address else ""
-    files = files_of(Path(address)) if address else None
-    if files is None:
+    parts = _parts(absolute(address)) if address else None
+    if parts is None:
         what = f"{name!r} is not a source of prompts" if name else "no source is named"
         raise PromptError(Problem("prompts.source", what, CHOICES))
-    return RowSource(address, files, _map(address, options))
+    return RowSource(*parts, _map(address, options))
+
+
+def _parts(address: str) -> tuple[str, Sequence["Rows"]] | None:
+    """Returns the address under which every machine finds the same rows, and what holds them; None if nothing does."""
+    if address.startswith(HUGGING_FACE):
+        from echo_queue.submission.sources.hugging_face import open_data_set
+
+        data_set = open_data_set(address)
+        return data_set.name, [data_set]
+    from echo_queue.submission.sources.files.forms import files_of
+
+    files = files_of(Path(address))
+    return None if files is None else (address, files)
 
 
 def _map(address: str, written: Mapping[str, Any]) -> PromptMap:

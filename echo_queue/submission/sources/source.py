@@ -19,7 +19,10 @@ from echo_queue.queue.types import Chunk
 from echo_queue.records import PromptRow
 
 GENERATED = "reasoning-gym:"
-OWN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+HUGGING_FACE = "hf:"
+FOLDER = (".", "/", "~")
+"""The beginnings of a folder's path behind `hf:`."""
+OWN = re.compile(rf"(?!{HUGGING_FACE})[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """The address of a set that the user's own code makes, `module:function`."""
 
 Scanned = tuple[Chunk, Sequence[PromptRow]]
