@@ -278,6 +278,7 @@ class Leader:
             stored=self.broadcast.stored,
             kappa=self._kappa(),
             status=self._monitor.status(),
+            functions=self._config.environment.reward_functions,
         )
         self._metrics.write(metrics)
         self._cut_updates = self._cut_updates + 1 if is_cut(metrics) else 0

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import NamedTuple
 
@@ -40,11 +40,12 @@ def describe(
     stored: Mapping[str, int],
     kappa: int,
     status: Status,
+    functions: Iterable[str],
 ) -> UpdateMetrics:
     """Describes the update that `order` made, and logs one line about it. Groups that it reused count only as such.
 
     `stored`: weight bytes stored so far, by kind ("anchor", "delta"). `alarm`: the guard's, if any. `t_bcast_s`:
-    T_bcast, smoothed.
+    T_bcast, smoothed. `functions`: the names of the reward functions.
     """
     version, groups = order.version, order.groups
     samples = [sample for group in groups for sample in group.samples]
@@ -107,6 +108,7 @@ def describe(
         kl_engine=old.kl_engine,
         workers=len(heartbeats),
         sets=dict(Counter(group.set for group in groups).most_common(SETS)),
+        rewards=_rewards(groups, functions),
     )
     log.info(
         "update %d: reward %.3f, lags %s (tokens %.2f), waited %.2f s, trained %.2f s",
@@ -124,6 +126,16 @@ def describe(
     if alarm:
         log.warning("update %d: %s; see docs/learning.md#the-guard", version.number, alarm)
     return metrics
+
+
+def _rewards(groups: Sequence[Group], functions: Iterable[str]) -> dict[str, float]:
+    """Returns the mean of what each function gave, without one that no sample has: its groups are older than it."""
+    found: dict[str, list[float]] = {name: [] for name in functions}
+    for group in groups:
+        for place, name in enumerate(group.rewards):
+            if name in found:
+                found[name] += [sample.parts[place] for sample in group.samples]
+    return {name: fmean(parts) for name, parts in found.items() if parts}
 
 
 def _generation_s(status: Status) -> dict[str, tuple[float, ...]]:

@@ -1,6 +1,7 @@
 """A leased task in progress: everything needed to generate and score it, and how far its samples are."""
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from blake3 import blake3
@@ -32,6 +33,8 @@ class Assignment:
     continued: bool = field(init=False)
     """True if another worker began the samples, or this one under an earlier lease."""
     rewards: list[float | None] = field(init=False)
+    parts: Mapping[str, Sequence[float]] = field(init=False, default_factory=dict)
+    """What each reward function gave the samples, by its name."""
 
     def __post_init__(self) -> None:
         self.continued = self.begun
@@ -87,20 +90,15 @@ class Assignment:
             worker=worker,
             lineage=self.lineage,
             prompt=self.prompt,
-            samples=tuple(map(_sample, self.samples, self.rewards)),
+            samples=tuple(map(self._sample, range(len(self.samples)))),
+            rewards=tuple(self.parts),
         )
 
-
-def _sample(partial_sample: PartialSample, reward: float | None) -> Sample:
-    assert partial_sample.finish is not None and reward is not None
-    return Sample(
-        partial_sample.tokens,
-        partial_sample.logprobs,
-        partial_sample.spans,
-        reward,
-        partial_sample.finish,
-        partial_sample.observed,
-    )
+    def _sample(self, number: int) -> Sample:
+        one, reward = self.samples[number], self.rewards[number]
+        assert one.finish is not None and reward is not None
+        parts = tuple(values[number] for values in self.parts.values())
+        return Sample(one.tokens, one.logprobs, one.spans, reward, one.finish, one.observed, parts)
 
 
 def seed_of(run: int, task: str, *words: object) -> int:

@@ -172,7 +172,7 @@ class GroupCompleter(CheckedThread):
             if self._scorer.interactive:
                 self._take_reply(ended, call.reply)
             else:
-                assignment.rewards[:] = call.rewards
+                assignment.rewards[:], assignment.parts = call.rewards.values, call.rewards.parts
             if assignment.scored:
                 group = assignment.group(self._worker)
                 validation.check(group, self._limits)
@@ -217,6 +217,8 @@ class GroupCompleter(CheckedThread):
             completions=[self._prompts.decode(one) for one in tokens],
             completion_ids=tokens,
             columns=assignment.row.columns,
+            finish_reasons=[str(sample.finish) for sample in assignment.samples],
+            versions=[sample.spans[-1].version for sample in assignment.samples],
         )
 
     def _send_scored(self) -> None:
@@ -269,7 +271,7 @@ class GroupCompleter(CheckedThread):
         log.warning("task %s failed, attempt %d: %s", assignment.id, attempt, in_one_line(reason))
         if frames and frames[-1] not in self._told:
             self._told.add(frames[-1])
-            log.warning("it raised in the code of environment.function:%s", "".join(f"\n    {one}" for one in frames))
+            log.warning("it raised in the code of the environment:%s", "".join(f"\n    {one}" for one in frames))
 
 
 def model_turns(partial_sample: PartialSample) -> list[Tokens]:

@@ -1,7 +1,7 @@
 """A group's samples as text for people: each turn, the versions of the weights that sampled it, and the reward."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, pairwise, repeat
 from typing import Literal
 
@@ -34,25 +34,28 @@ class TranscriptPart:
 class Transcript:
     """One sample. `drawn`: the number of tokens that the model sampled, by the version of its weights.
 
-    `reward` is None while the sample is in progress.
+    `reward` is None while the sample is in progress. `rewards`: what each reward function gave, by its name.
     """
 
     parts: tuple[TranscriptPart, ...]
     drawn: dict[int, int]
     reward: float | None
     finish: str | None
+    rewards: dict[str, float] = field(default_factory=dict)
 
 
-def transcript(sample: Sample | PartialSample, words: Words) -> Transcript:
-    """Splits a sample into its turns."""
+def transcript(sample: Sample | PartialSample, words: Words, rewards: Sequence[str] = ()) -> Transcript:
+    """Splits a sample into its turns. `rewards`: the names of its group's reward functions."""
     borders = sorted({0, len(sample.tokens), *(border for part in sample.observed for border in part)})
     observed = {part.start for part in sample.observed}
     parts = tuple(
         TranscriptPart("environment" if start in observed else "model", words(sample.tokens[start:end]), end - start)
         for start, end in pairwise(borders)
     )
-    reward = sample.reward if isinstance(sample, Sample) else None
-    return Transcript(parts, _drawn(sample), reward, sample.finish)
+    if isinstance(sample, PartialSample):
+        return Transcript(parts, _drawn(sample), None, sample.finish)
+    given = dict(zip(rewards, sample.parts, strict=True))
+    return Transcript(parts, _drawn(sample), sample.reward, sample.finish, given)
 
 
 def _drawn(sample: Sample | PartialSample) -> dict[int, int]:
@@ -95,7 +98,9 @@ def _head(console: Console, name: str, facts: str) -> None:
 
 
 def _facts(sample: Transcript) -> Iterator[str]:
-    yield "in progress" if sample.reward is None else f"reward {sample.reward:+g}"
+    of = ", ".join(f"{name} {reward:+g}" for name, reward in sample.rewards.items())
+    told = f" ({of})" if len(sample.rewards) > 1 else ""
+    yield "in progress" if sample.reward is None else f"reward {sample.reward:+g}{told}"
     if sample.finish:
         yield f"ended by {sample.finish}"
     drawn = ", ".join(f"{count} by version {version}" for version, count in sample.drawn.items())

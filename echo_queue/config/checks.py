@@ -7,6 +7,7 @@ from echo_queue.config import Config, Environment, Learner, Rollout, Store
 from echo_queue.config.keys import OnlyWith, keys_of, value_of
 from echo_queue.config.loss_checks import loss_contradictions, sample_contradictions
 from echo_queue.config.model import NAMED
+from echo_queue.config.rewards import reward_contradictions
 from echo_queue.config.toml_text import value_text
 from echo_queue.errors import Problem
 
@@ -42,6 +43,7 @@ def contradictions(config: Config) -> Iterator[Problem]:
             f"set {largest} or more",
         )
     yield from _environment(config.environment)
+    yield from reward_contradictions(config)
     yield from _schedule(config.learner)
     yield from loss_contradictions(config)
     yield from sample_contradictions(config)
@@ -165,7 +167,8 @@ def _selection(config: Config) -> Iterator[Problem]:
 
 def _environment(environment: Environment) -> Iterator[Problem]:
     kind = environment.kind
-    if kind in NAMED and ":" not in environment.function:
+    tables = kind == "function" and environment.rewards
+    if kind in NAMED and not tables and ":" not in environment.function:
         given, named = environment.function, f"module:{NAMED[kind]}"
         what = f'is "{given}", in which no colon divides the module from the name' if given else "is missing"
         written = ":".join(given.rsplit(".", 1)) if given.removesuffix(".py").count(".") else named
@@ -198,5 +201,6 @@ def largest_group_bytes(config: Config) -> int:
     a cap of 16 times its header.
     """
     samples = config.rollout.group_size
-    header = 512 + (128 + 24 * (config.environment.most_turns - 1)) * samples
+    rewards = len(config.environment.reward_functions)
+    header = 512 + 80 * rewards + (128 + 24 * (config.environment.most_turns - 1 + rewards)) * samples
     return max(4 * config.model.max_prompt_tokens + 8 * samples * config.model.max_new_tokens + header, 16 * header)

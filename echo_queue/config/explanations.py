@@ -3,7 +3,7 @@
 import difflib
 import re
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from types import MappingProxyType, UnionType
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -29,6 +29,7 @@ CORRECTIONS = {
     "too_long": "write at most {max_length}",
     "too_short": "write at least {min_length}",
     "bad_name": "write {name}",
+    "finite_number": "write a finite number",
 }
 """Type of pydantic's error → its fix, in which the error's context stands."""
 NAMES_ELSEWHERE = {
@@ -113,12 +114,16 @@ def _fix(entry: Any, reference: str) -> str:
     return CORRECTIONS.get(entry["type"], f"{reference} says what it may be").format(**context)
 
 
+KEY = "[key]"
+"""Pydantic's word for the name of a table, behind that name."""
+
+
 def _key_path(location: tuple[int | str, ...], values: dict[str, Any]) -> list[str]:
     """The part of pydantic's location that stands in the file, without the names of a union's alternatives."""
     path: list[str] = []
     table: Any = values
     for place, part in enumerate(map(str, location), start=1):
-        if isinstance(table, dict) and part not in table and place < len(location):
+        if part == KEY or (isinstance(table, dict) and part not in table and place < len(location)):
             continue
         path.append(part)
         if not isinstance(table, dict) or not isinstance(table.get(part), dict):
@@ -149,8 +154,14 @@ def _member(inside: Any, part: str) -> Any:
     """Returns the type of a model's field, or of a mapping's values."""
     if _is_model(inside):
         field = inside.model_fields.get(part)
-        return field.annotation if field else None
+        return _section(field.annotation) if field else None
     return get_args(inside)[1] if get_origin(inside) is Mapping else None
+
+
+def _section(annotation: Any) -> Any:
+    """Returns the model of a section that may be left out, and any other type as it is."""
+    parts = get_args(annotation) if get_origin(annotation) is UnionType else ()
+    return next((part for part in parts if _is_model(part)), annotation)
 
 
 def _is_model(inside: Any) -> bool:

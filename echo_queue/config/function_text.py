@@ -28,6 +28,43 @@ def definition(where: str, reference: str) -> ast.AST | Problem | None:
     return _definition(where, file, name) if isinstance(file, Path) else file
 
 
+def wrong_returns(function: ast.AST | None) -> str:
+    """Says what a reward function returns wherever it returns, if its text shows that it is no list; else nothing.
+
+    The text of a function that a decorator may change shows nothing.
+    """
+    if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) or function.decorator_list:
+        return ""
+    own = list(_statements_of(function))
+    if yields := [node for node in own if isinstance(node, ast.Yield | ast.YieldFrom)]:
+        return f"is a generator (line {yields[0].lineno} yields)"
+    returns = [node for node in own if isinstance(node, ast.Return)]
+    kinds = [_kind(node.value) for node in returns]
+    return f"returns {kinds[0]} (line {returns[0].lineno})" if kinds and all(kinds) else ""
+
+
+def _statements_of(function: ast.AST) -> Iterator[ast.AST]:
+    """Yields the nodes of a function, without those of functions and classes within it."""
+    for node in ast.iter_child_nodes(function):
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            yield from _statements_of(node)
+
+
+def _kind(value: ast.expr | None) -> str:
+    """Names what an expression surely is, if it cannot be a list of rewards."""
+    match value:
+        case None | ast.Constant(value=None):
+            return "nothing"
+        case ast.Constant(value=str()) | ast.JoinedStr():
+            return "a text"
+        case ast.Constant() | ast.Call(func=ast.Name(id="float" | "int" | "bool" | "len")):
+            return "one number"
+        case ast.GeneratorExp():
+            return "a generator"
+    return ""
+
+
 def missing_import(where: str, reference: str) -> Problem | None:
     """Returns a problem if the user's module imports another one that there is not here, whatever happens."""
     file = _text(where, reference) if ":" in reference else None

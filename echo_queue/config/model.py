@@ -10,6 +10,7 @@
 
 import os
 import re
+from collections.abc import Mapping
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,6 +22,7 @@ from pydantic_core import PydanticCustomError
 from echo_queue.config.corrections import Correction
 from echo_queue.config.keys import MACHINE, WORKERS, OnlyWith, Section
 from echo_queue.config.prompt_map import PromptMap
+from echo_queue.config.rewards import SINGLE, Reward
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 NAME_IS = "a name has up to 64 small letters, digits, “-”, “_” and “.”, and begins with a letter or a digit"
@@ -207,6 +209,9 @@ class Environment(Section):
     function: Annotated[str, OnlyWith("environment.kind", *NAMED)] = ""
     """The code to load: `module:function` with TRL's signature, (prompts, completions, **columns) → list of floats, for
     `function`; `module:Class` for `interactive`; `module:load_environment` for `verifiers`."""
+    rewards: Annotated[Mapping[Name, Reward], OnlyWith("environment.kind", "function")] = Field(default={})
+    """Several reward functions in place of `function`, a table `[environment.rewards.NAME]` for each: its `function`,
+    or a ready-made one, and its `weight` in the sum. See docs/environments.md, several rewards."""
     options: Annotated[dict[str, Any], OnlyWith("environment.kind", "interactive", "verifiers")] = Field(default={})
     """Keyword arguments for the class or for `load_environment`."""
     max_turns: Positive = 16
@@ -222,6 +227,13 @@ class Environment(Section):
     """Smallest reward allowed. A worker fails the task of a smaller one; the learner refuses the group."""
     reward_max: float = 1e6
     """Largest reward allowed. A worker fails the task of a larger one; the learner refuses the group."""
+
+    @property
+    def reward_functions(self) -> Mapping[str, Reward]:
+        """The reward functions of the kind `function` by their names; a single one that has no table is `reward`."""
+        if self.kind != "function":
+            return {}
+        return self.rewards or {SINGLE: Reward(function=self.function)}
 
     @property
     def most_turns(self) -> int:

@@ -21,7 +21,7 @@ import orjson
 from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.records import Finish, Group, Logprobs, Observed, PartialSample, Sample, Span, Tokens
 
-FORMAT = 2
+FORMAT = 3
 PREFIX = struct.Struct("<BI")
 GROUP_MAX_BYTES = 64 << 20
 HEADER_MAX_BYTES = 1 << 20
@@ -33,7 +33,7 @@ INT32 = np.dtype("<i4")
 FLOAT32 = np.dtype("<f4")
 NAMES = ("task", "set", "worker")
 NUMBERS = ("epoch", "index", "attempt", "lineage", "prompt")
-ORDER = ("task", "set", "epoch", "index", "attempt", "worker", "lineage", "prompt", "samples")
+ORDER = ("task", "set", "epoch", "index", "attempt", "worker", "lineage", "prompt", "rewards", "samples")
 FINISHES = get_args(Finish)
 
 
@@ -55,6 +55,7 @@ def encode(group: Group) -> bytes:
             "worker": group.worker,
             "lineage": group.lineage,
             "prompt": len(group.prompt),
+            "rewards": list(group.rewards),
             "samples": [
                 [
                     len(sample.tokens),
@@ -62,14 +63,17 @@ def encode(group: Group) -> bytes:
                     sample.finish,
                     [list(span) for span in sample.spans],
                     [list(part) for part in sample.observed],
+                    list(map(float, sample.parts)),
                 ]
                 for sample in group.samples
             ],
         }
     )
+    names = names_of(list(group.rewards))
     for sample in group.samples:
         if not math.isfinite(sample.reward):
             refuse(f"the reward {sample.reward} is not finite")
+        parts_of(list(map(float, sample.parts)), names)
     return b"".join([PREFIX.pack(FORMAT, len(header)), header, _packed(group.prompt, INT32), *arrays_of(group.samples)])
 
 
@@ -78,9 +82,10 @@ def decode(data: bytes, max_bytes: int = GROUP_MAX_BYTES) -> Group:
     header, start = header_of(data, FORMAT, ORDER, max_bytes)
     _check(header)
     prompt, pairs = arrays(data, start, header["prompt"], [length for length, *_ in header["samples"]])
-    samples = tuple(_sample(*pair, words) for pair, words in zip(pairs, header["samples"], strict=True))
+    rewards = names_of(header["rewards"])
+    samples = tuple(_sample(*pair, words, rewards) for pair, words in zip(pairs, header["samples"], strict=True))
     names = {name: header[name] for name in NAMES + NUMBERS if name != "prompt"}
-    return Group(prompt=ids(prompt), samples=samples, **names)
+    return Group(prompt=ids(prompt), samples=samples, rewards=rewards, **names)
 
 
 def header_of(data: bytes, form: int, order: tuple[str, ...], max_bytes: int) -> tuple[dict[str, Any], int]:
@@ -143,8 +148,8 @@ def _check(header: dict[str, Any]) -> None:
     if not isinstance(samples, list) or not 0 < len(samples) <= SAMPLES_MAX:
         refuse("there are no samples, or too many")
     for words in samples:
-        if not isinstance(words, list) or len(words) != 5:
-            refuse("a sample is not [length, reward, finish, spans, observed]")
+        if not isinstance(words, list) or len(words) != 6:
+            refuse("a sample is not [length, reward, finish, spans, observed, parts]")
         count(words[0], "a sample's length")
 
 
@@ -163,8 +168,8 @@ def arrays(data: bytes, start: int, prompt: int, lengths: list[int]) -> tuple[To
     return np.frombuffer(data, INT32, prompt, start), pairs
 
 
-def _sample(tokens: Tokens, logprobs: Logprobs, words: list[Any]) -> Sample:
-    _, reward, finish, spans, observed = words
+def _sample(tokens: Tokens, logprobs: Logprobs, words: list[Any], rewards: tuple[str, ...]) -> Sample:
+    _, reward, finish, spans, observed, parts = words
     if not isinstance(reward, float) or not math.isfinite(reward):
         refuse(f"the reward {reward!r} is not a finite number")
     if not isinstance(finish, str) or finish not in FINISHES:
@@ -172,7 +177,26 @@ def _sample(tokens: Tokens, logprobs: Logprobs, words: list[Any]) -> Sample:
     if not np.isfinite(logprobs).all():
         refuse("a log-probability is not finite")
     end: Any = finish
-    return Sample(ids(tokens), logprobs, spans_of(spans, len(tokens)), reward, end, observed_of(observed, logprobs))
+    own, read = spans_of(spans, len(tokens)), observed_of(observed, logprobs)
+    return Sample(ids(tokens), logprobs, own, reward, end, read, parts_of(parts, rewards))
+
+
+def names_of(names: object) -> tuple[str, ...]:
+    """Reads the names of reward functions, each of which stands there once. Raises `CodecError`."""
+    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+        refuse("the rewards are not a list of names")
+    if len(set(names)) != len(names):
+        refuse("two rewards have one name")
+    return tuple(names)
+
+
+def parts_of(parts: object, rewards: tuple[str, ...]) -> tuple[float, ...]:
+    """Reads what each reward function gave a sample. Raises `CodecError`."""
+    if not isinstance(parts, list) or len(parts) != len(rewards):
+        refuse("a sample has not one part for each reward")
+    if not all(isinstance(part, float) and math.isfinite(part) for part in parts):
+        refuse("a part of a reward is not a finite number")
+    return tuple(parts)
 
 
 def spans_of(spans: object, length: int) -> tuple[Span, ...]:

@@ -152,7 +152,10 @@ class PartialSegment:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One trajectory: T tokens, their behaviour log-probabilities (both [T], as in `PartialSample`), its reward."""
+    """One trajectory: T tokens, their behaviour log-probabilities (both [T], as in `PartialSample`), its reward.
+
+    `parts`: what each of the group's reward functions gave it, in the order of `Group.rewards`.
+    """
 
     tokens: Tokens
     logprobs: Logprobs
@@ -160,6 +163,7 @@ class Sample:
     reward: float
     finish: Finish
     observed: tuple[Observed, ...] = ()
+    parts: tuple[float, ...] = ()
 
     @property
     def version_sum(self) -> int:
@@ -172,7 +176,8 @@ class Sample:
 class Group:
     """The G scored samples of one task; the prompt ([P] tokens) is held once.
 
-    `lineage` is that of the newest weights used. The lag of a group counts from its oldest token.
+    `lineage` is that of the newest weights used. The lag of a group counts from its oldest token. `rewards` names the
+    reward functions whose weighted sum is each sample's reward; an environment of another kind has none.
     """
 
     task: str
@@ -184,6 +189,7 @@ class Group:
     lineage: int
     prompt: Tokens
     samples: tuple[Sample, ...]
+    rewards: tuple[str, ...] = ()
 
     @property
     def oldest(self) -> int:

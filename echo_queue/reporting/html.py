@@ -198,6 +198,8 @@ def _training(updates: Sequence[UpdateMetrics]) -> Iterator[str]:
     cut = [update.truncated_fraction for update in updates]
     equal = [update.zero_variance_groups / max(update.groups, 1) for update in updates]
     spread = plots.reward_spread(updates)
+    if any(len(update.rewards) > 1 for update in updates):
+        yield _card("Reward functions", "The mean of each, before its weight.", plots.rewards(updates))
     yield _card("Reward spread", "The standard deviation among the samples of an update.", spread)
     yield _card("Answer length", "The mean of each update, and the running mean.", plots.lengths(updates))
     yield _card("Answers cut off", "The share that reached their largest length.", plots.share(updates, cut))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import takewhile
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated
 
 import orjson
@@ -123,6 +124,9 @@ class UpdateMetrics:
     """Number of living workers after the update; None: an older learner did not say."""
     sets: dict[str, int] = field(default_factory=dict)
     """Number of the update's groups of each prompt set, of the largest `SETS`; empty: an older learner did not say."""
+
+    rewards: dict[str, float] = field(default_factory=dict)
+    """Mean of what each reward function gave the samples, before its weight; empty: an environment of another kind."""
 
 
 SETS = 32
@@ -251,6 +255,8 @@ class Summary:
     reward_first: float
     reward_last: float
     """Mean rewards of the samples of the first and of the last `reward_updates` updates."""
+    rewards_last: dict[str, float]
+    """Mean of what each reward function gave those last samples, before its weight."""
     reward_updates: int
     """Over how many updates the rewards are averaged: over a tenth of them, between five and ten, and at most half."""
     anchor_bytes: int
@@ -313,6 +319,7 @@ def summarise(updates: Sequence[UpdateMetrics]) -> Summary:
         t_bcast_s=updates[-1].t_bcast_s if updates else 0.0,
         reward_first=_mean_reward(updates[:averaged]),
         reward_last=_mean_reward(updates[len(updates) - averaged :]),
+        rewards_last=_mean_rewards(updates[len(updates) - averaged :]),
         reward_updates=averaged,
         anchor_bytes=sum(update.anchor_bytes for update in ends),
         delta_bytes=sum(update.delta_bytes for update in ends),
@@ -339,6 +346,15 @@ def _mean_reward(updates: Sequence[UpdateMetrics]) -> float:
     """Returns the mean reward of the updates' samples: a last update of one prompt weighs no more than that prompt."""
     samples = sum(update.samples for update in updates)
     return sum(update.reward_mean * update.samples for update in updates) / samples if samples else 0.0
+
+
+def _mean_rewards(updates: Sequence[UpdateMetrics]) -> dict[str, float]:
+    """Returns the mean of each function that the last update has, over the updates that have it."""
+    found = dict[str, float]()
+    for name in updates[-1].rewards if updates else ():
+        having = [update for update in updates if name in update.rewards]
+        found[name] = fmean((one.rewards[name] for one in having), [one.samples for one in having])
+    return found
 
 
 def _is_flat(update: UpdateMetrics) -> bool:

@@ -5,20 +5,21 @@ does not tell, the first prompts that fail do.
 """
 
 import ast
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
+from types import MappingProxyType
 from typing import NamedTuple
 
 from echo_queue.config import Environment
 from echo_queue.config.function_text import definition
+from echo_queue.config.rewards import GIVEN, ON_REQUEST, named_code
 from echo_queue.queue.types import Chunk
 from echo_queue.records import PromptRow
 from echo_queue.submission.solutions import COLUMNS, require_readable
 from echo_queue.submission.sources.rows import SOUGHT_ROWS, BadRow, refuse
 from echo_queue.submission.sources.source import PromptSource
 
-GIVEN = ("prompts", "completions", "completion_ids", "trainer_state")
-"""The keywords that every reward function gets, besides one for each column."""
+TAKEN = "a name that the reward function gets from this program"
 FIX_EACH = "give every row that column, or the argument a default"
 
 
@@ -26,15 +27,13 @@ class NeededColumns(NamedTuple):
     """These columns a reward needs of each row. They are empty where it needs none, or nobody can tell."""
 
     by: str = ""
-    """The name of who needs them, for a person: `math`, or that of the function."""
-    each: tuple[str, ...] = ()
-    """All of these columns."""
+    """The name of who needs one of them, for a person."""
+    each: Mapping[str, str] = MappingProxyType({})
+    """All of these columns, with the name of the function that needs each."""
     any_of: tuple[str, ...] = ()
     """At least one of these."""
-    keywords: bool = False
-    """True if the columns are keywords of a call, of which some are `GIVEN`."""
-    taken: frozenset[str] | None = None
-    """The only keywords that the function takes; None if it takes any."""
+    keywords: frozenset[str] = frozenset()
+    """The keywords of a call that are no columns; empty if columns are no keywords."""
     read: Callable[[str], None] | None = None
     """Raises `ValueError` for a value that `by` cannot compare with; None if it takes any."""
 
@@ -43,9 +42,9 @@ class NeededColumns(NamedTuple):
         columns = row.columns
         if self.any_of and columns.keys().isdisjoint(self.any_of):
             return f"has no column {' or '.join(self.any_of)}, with which {self.by} compares"
-        for name in self.each:
+        for name, by in self.each.items():
             if name not in columns:
-                return f"has no column {name}, which {self.by} needs"
+                return f"has no column {name}, which {by} needs"
         return ""
 
     def unfit(self, row: PromptRow) -> BadRow | None:
@@ -54,9 +53,8 @@ class NeededColumns(NamedTuple):
             return BadRow(what, "rename the column that has it" if self.any_of else FIX_EACH)
         if wrong := self.unreadable(row):
             return wrong
-        if self.keywords and (taken := sorted(row.columns.keys() & set(GIVEN))):
-            what = f"has a column {', '.join(taken)}, a name that every reward function gets from this program"
-            return BadRow(what, "rename that column")
+        if taken := self.taken(row.columns):
+            return BadRow(f"has a column {', '.join(taken)}, {TAKEN}", "rename that column")
         return None
 
     def unreadable(self, row: PromptRow) -> BadRow | None:
@@ -75,9 +73,9 @@ class NeededColumns(NamedTuple):
             return BadRow(what, "write a number or an expression, such as 7 or \\frac{1}{2}, or leave the row out")
         return None
 
-    def refused(self, columns: Collection[str]) -> list[str]:
-        """Returns the keywords of a call with these columns that the function does not take."""
-        return [] if self.taken is None else sorted({*GIVEN, *columns} - self.taken)
+    def taken(self, columns: Iterable[str]) -> list[str]:
+        """Returns those of these columns whose names a call has for something else."""
+        return sorted(self.keywords.intersection(columns))
 
 
 NOTHING = NeededColumns()
@@ -90,19 +88,36 @@ def needed_columns(environment: Environment) -> NeededColumns:
         return NeededColumns("math", any_of=COLUMNS, read=require_readable)
     if environment.kind != "function":
         return NOTHING
-    function = definition("environment.function", environment.function)
+    each, keywords = dict[str, str](), set(GIVEN)
+    for where, reference in named_code(environment).items():
+        if arguments := arguments_of(where, reference):
+            each |= dict.fromkeys(sorted(arguments.needed - {*GIVEN, *ON_REQUEST}), reference)
+            keywords |= arguments.named & set(ON_REQUEST)
+    return NeededColumns(each=each, keywords=frozenset(keywords))
+
+
+class Arguments(NamedTuple):
+    """The arguments of a reward function: those that it needs, those that it names, and whether it takes any other."""
+
+    needed: frozenset[str]
+    named: frozenset[str]
+    any_other: bool
+
+    def refused(self, columns: Iterable[str]) -> list[str]:
+        """Returns the keywords of a call with these columns that the function does not take."""
+        return [] if self.any_other else sorted({*GIVEN, *columns} - self.named)
+
+
+def arguments_of(where: str, reference: str) -> Arguments | None:
+    """Returns the arguments of the function that the key `where` names; None where its text does not tell."""
+    function = definition(where, reference)
     if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) or function.decorator_list:
-        return NeededColumns(keywords=True)
+        return None
     arguments = function.args
     needed = {argument.arg for argument in arguments.args[: max(0, len(arguments.args) - len(arguments.defaults))]}
     needed |= {one.arg for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if not default}
-    taken = frozenset(argument.arg for argument in (*arguments.args, *arguments.kwonlyargs))
-    return NeededColumns(
-        environment.function,
-        each=tuple(sorted(needed - set(GIVEN))),
-        keywords=True,
-        taken=taken if arguments.kwarg is None else None,
-    )
+    named = frozenset(argument.arg for argument in (*arguments.args, *arguments.kwonlyargs))
+    return Arguments(frozenset(needed), named, arguments.kwarg is not None)
 
 
 def refuse_lacking(needed: NeededColumns, source: PromptSource, chunk: Chunk, rows: Sequence[PromptRow]) -> None:

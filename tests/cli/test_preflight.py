@@ -79,6 +79,23 @@ def test_a_column_with_a_name_that_every_function_gets_is_named(folder: Path) ->
 
 
 @pytest.mark.parametrize(
+    "body",
+    [
+        "return 1.0 if completions else [1.0]",
+        "if not completions:\n        return None\n    return [1.0]",
+        "def inner():\n        yield 1.0\n    return list(inner())",
+        "return float",
+        "return score(completions)",
+        "return completions == answer",
+        "raise NotImplementedError",
+    ],
+)
+def test_what_may_be_a_list_of_rewards_is_left_to_the_first_call(folder: Path, body: str) -> None:
+    (folder / "others.py").write_text(f"def right(completions, answer, **columns):\n    {body}\n")
+    assert not problems(folder, ROWS, **FUNCTION, environment__function="others:right")
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "def right(prompts, completions, reference, **columns): ...\nif True:\n    def right(**columns): ...\n",

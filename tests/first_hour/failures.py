@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
+from echo_queue.config.rewards import KINDS
 from tests.first_hour.home import CONFIG, ROWS, Home, ServedHome
 
 Place = TypeVar("Place", bound=Home)
@@ -254,6 +255,70 @@ def _reward() -> Iterator[Failure[Home]]:
     yield Failure("math without answers", math, "environment.kind", "answer or solution", "rename the column")
 
 
+def tables(rewards: str) -> Spoil:
+    """Returns what names reward functions in tables, in place of the only one."""
+    return setting(environment__function="", environment__rewards=rewards)
+
+
+def _rewards() -> Iterator[Failure[Home]]:
+    where = "environment.rewards"
+    kinds, short = f"exactly one of {', '.join(KINDS)}", "overlong = {max_tokens = 8, cache_tokens = 4}"
+    twice = setting(environment__rewards=f"{{short = {{{short}}}}}")
+    yield Failure("named twice", twice, "environment.function", "so do the tables", "a table of its own")
+    for cause, table, what, fix in (
+        ("no function", "weight = 2.0", f"has no function; a reward has {kinds}", "one table for each"),
+        (
+            "two functions",
+            f'function = "rewards:right", {short}',
+            "has function and overlong; a reward",
+            "one table for",
+        ),
+    ):
+        yield Failure(cause, tables(f"{{one = {{{table}}}}}"), f"{where}.one", what, fix)
+    for cause, key, table, what, fix in (
+        ("a dot", "function", 'function = "rewards.right"', "no colon divides", 'write "module:function"'),
+        ("a ready-made one", "function", 'function = "format"', "no colon", "format = {…} is the ready-made one"),
+        ("misspelt", "function", 'function = "rewards:rigth"', "defines no rigth", "did you mean right?"),
+        ("a weight misspelt", "wieght", f"{short}, wieght = 2.0", "unknown key", "did you mean weight?"),
+        ("no weight", "weight", f"{short}, weight = nan", "finite", "write a finite number"),
+        ("no pattern", "format.pattern", "format = {pattern = '(a'}", "no regular expression: missing )", "single quo"),
+        ("half a length", "overlong.cache_tokens", "overlong = {max_tokens = 8}", "is missing", "add it"),
+        ("a length misspelt", "overlong.max_token", f"{short[:-1]}, max_token = 8}}", "unknown", "mean max_tokens?"),
+        ("never too long", "overlong.max_tokens", "overlong = {max_tokens = 16, cache_tokens = 4}",
+         "answers of more than 12 tokens, and model.max_new_tokens is 8", "set 8, or raise"),
+        ("always too long", "overlong.cache_tokens", "overlong = {max_tokens = 8, cache_tokens = 9}", "above", "lower"),
+    ):  # fmt: skip
+        yield Failure(cause, tables(f"{{one = {{{table}}}}}"), f"{where}.one.{key}", what, fix)
+    name = tables(f'{{"My one" = {{{short}}}, another = {{{short}}}}}')
+    yield Failure("a wrong name", name, f"{where}.My one", "small letters", 'write "my-one"')
+    weightless = tables(f"{{one = {{{short}, weight = 0.0}}}}")
+    yield Failure("weights of 0", weightless, where, "all rewards would be 0", "give one a weight")
+    many = ", ".join(f"r{number} = {{{short}}}" for number in range(17))
+    yield Failure("too many", tables(f"{{{many}}}"), where, "has 17 functions", "let one function")
+    other = setting(environment__kind="math", environment__function="", environment__rewards=f"{{a = {{{short}}}}}")
+    yield Failure("another kind", other, where, "is not used with kind", "set kind to")
+    both_tables = f'{{short = {{{short}}}, right = {{function = "rewards:right"}}}}'
+    lacking, right = rows({"prompt": "one"}), f"{where}.right.function"
+    yield Failure("no answers", both(tables(both_tables), lacking), right, "needs the columns answer", "rename")
+
+
+def _returns() -> Iterator[Failure[Home]]:
+    where, fix = "environment.function", "return a list with one number per completion"
+    for cause, text, what in (
+        ("one number", "return 1.0", "returns one number (line 2), and no list"),
+        ("one number made of another", "return float(completions[0] == answer[0])", "returns one number (line 2)"),
+        ("a generator", "yield 1.0", "is a generator (line 2 yields)"),
+        ("a generator in brackets", "return (1.0 for _ in completions)", "returns a generator (line 2)"),
+        ("a text", 'return "1"', "returns a text (line 2)"),
+        ("nothing", "return", "returns nothing (line 2)"),
+    ):
+        spoil = written("rewards.py", f"def right(completions, answer, **columns):\n    {text}\n")
+        yield Failure(cause, spoil, where, what, fix)
+    asks = written("rewards.py", "def right(completions, versions, **columns): return [0.0 for _ in completions]\n")
+    taken = both(asks, rows({"prompt": "one", "versions": "1"}))
+    yield Failure("a column that is taken", taken, "prompts.source", "versions, a name that the reward", "rename that")
+
+
 def _settings() -> Iterator[Failure[Home]]:
     yield Failure("no TOML", written("run.toml", "s = = 4\n"), "run.toml", "line 1", "fix that line")
     rate = "learner.learning_rate"
@@ -319,6 +384,14 @@ def _own_servers() -> Iterator[Failure[ServedHome]]:
         yield Failure(cause, configured(name, value), redis, what, fix)
 
 
-GROUPS = {"model": _model, "prompts": _prompts, "reward": _reward, "settings": _settings, "services": _services}
+GROUPS = {
+    "model": _model,
+    "prompts": _prompts,
+    "reward": _reward,
+    "rewards": _rewards,
+    "returns": _returns,
+    "settings": _settings,
+    "services": _services,
+}
 EVERY = {f"{group}, {failure.cause}": failure for group, failures in GROUPS.items() for failure in failures()}
 OWN_SERVERS = {failure.cause: failure for failure in _own_servers()}

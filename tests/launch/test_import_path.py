@@ -57,7 +57,7 @@ def test_a_role_imports_installed_packages_whatever_the_folder_holds(folder: Pat
 def test_a_reward_function_of_the_folder_is_found_with_the_modules_beside_it() -> None:
     scorer = Scorer(Environment(kind="function", function="rewards:right"))
     try:
-        request = ScoringRequest(prompt="one", completions=["two"], completion_ids=[[2]], columns={})
+        request = ScoringRequest("one", ["two"], [[2]], {}, ["stop"], [0])
         assert score(scorer, request) == [1.0]
     finally:
         scorer.close()

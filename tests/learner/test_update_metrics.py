@@ -21,6 +21,7 @@ def described(*groups: Group, reused: tuple[Group, ...] = ()) -> UpdateMetrics:
     """Trains version 1 on the groups that came and on those of earlier updates, and returns the record of it."""
     result = learn(Policy(for_scorer(tiny_model()), Learner()), [*groups, *reused], 1, Learner(), 1.0)
     figures: dict[str, Any] = {"alarm": "", "window": 2.0, "t_bcast_s": 0.0, "kappa": 1, "status": STATUS}
+    figures["functions"] = ("right", "short", "new")
     stored = {"anchor": 0, "delta": 0}
     return describe(Order(Version(1, 1), groups, reused), result, Seconds(0.0, 0.0, 1.0), stored=stored, **figures)
 
@@ -38,3 +39,13 @@ def test_a_record_says_how_many_workers_lived_and_of_which_sets_its_groups_were(
     found = described(*came, reused=(replace(group(), set="earlier"),))
     assert found.sets == {"a": 1, "b": 2}
     assert found.workers == sum(worker.heartbeat is not None for worker in STATUS.workers) > 0
+
+
+def test_a_record_has_the_mean_of_each_reward_function_over_the_samples_that_it_scored() -> None:
+    one, two = (
+        replace(sample, parts=parts)
+        for sample, parts in zip(group().samples[:2], [(1.0, -1.0), (0.0, -0.5)], strict=True)
+    )
+    both, older = replace(group(), samples=(one, two), rewards=("right", "short")), group()
+    alone = replace(group(), samples=tuple(replace(one, parts=(0.5,)) for one in older.samples), rewards=("right",))
+    assert described(both, older, alone).rewards == {"right": pytest.approx(2.5 / 5), "short": -0.75}

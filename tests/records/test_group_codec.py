@@ -13,10 +13,11 @@ from echo_queue.records.group_codec import FORMAT, PREFIX, CodecError, decode, e
 
 NAMES = st.text(min_size=1, max_size=20)
 COUNTS = st.integers(0, 1 << 40)
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 
 @st.composite
-def samples(draw: st.DrawFn) -> Sample:
+def samples(draw: st.DrawFn, rewards: int) -> Sample:
     length = draw(st.integers(0, 12))
     starts = sorted(draw(st.sets(st.integers(1, length - 1), max_size=3))) if length > 1 else []
     borders = sorted(draw(st.sets(st.integers(0, length), max_size=6)))
@@ -28,9 +29,10 @@ def samples(draw: st.DrawFn) -> Sample:
         draw(arrays.arrays(np.int32, length, elements=st.integers(0, 2**31 - 1))),
         logprobs,
         tuple(Span(start, draw(COUNTS)) for start in [0, *starts]),
-        draw(st.floats(allow_nan=False, allow_infinity=False)),
+        draw(FINITE),
         draw(st.sampled_from(["stop", "length", "abort"])),
         observed,
+        tuple(draw(FINITE) for _ in range(rewards)),
     )
 
 
@@ -39,8 +41,9 @@ def groups(draw: st.DrawFn) -> Group:
     prompt = draw(arrays.arrays(np.int32, st.integers(0, 20), elements=st.integers(0, 2**31 - 1)))
     numbers = [draw(COUNTS) for _ in range(4)]
     task, name, worker = draw(NAMES), draw(NAMES), draw(NAMES)
-    few = tuple(draw(st.lists(samples(), min_size=1, max_size=4)))
-    return Group(task, name, numbers[0], numbers[1], numbers[2], worker, numbers[3], prompt, few)
+    rewards = tuple(draw(st.lists(NAMES, max_size=3, unique=True)))
+    few = tuple(draw(st.lists(samples(len(rewards)), min_size=1, max_size=4)))
+    return Group(task, name, numbers[0], numbers[1], numbers[2], worker, numbers[3], prompt, few, rewards)
 
 
 def plain(group: Group) -> tuple[object, ...]:
@@ -48,8 +51,9 @@ def plain(group: Group) -> tuple[object, ...]:
     return (
         *(getattr(group, name) for name in ("task", "set", "epoch", "index", "attempt", "worker", "lineage")),
         group.prompt.tobytes(),
+        group.rewards,
         [
-            (one.tokens.tobytes(), one.logprobs.tobytes(), one.spans, one.reward, one.finish, one.observed)
+            (one.tokens.tobytes(), one.logprobs.tobytes(), one.spans, one.reward, one.finish, one.observed, one.parts)
             for one in group.samples
         ],
     )
@@ -60,10 +64,11 @@ SMALL = Group(
     tuple(
         Sample(
             np.arange(4, dtype=np.int32), np.array([-0.5, 0, 0, -0.5], np.float32), (Span(0, 1), Span(2, 2)), 1.0,
-            "stop", (Observed(1, 3),),
+            "stop", (Observed(1, 3),), (2.5, -1.5),
         )
         for _ in range(2)
     ),
+    ("right", "short"),
 )  # fmt: skip
 
 
@@ -122,7 +127,7 @@ def test_a_cut_or_lengthened_record_is_refused(kept: int, more: bytes) -> None:
         (b"[[0,1],[2,2]]", b"[[0,1],[4,2]]"),
         (b"[[0,1],[2,2]]", b"[[0,1],[2]]"),
         (b"[[0,1],[2,2]]", b"[]"),
-        (b",[[1,3]]]", b"]"),
+        (b",[[1,3]],", b","),
         (b"[[1,3]]", b"null"),
         (b"[[1,3]]", b"[[1]]"),
         (b"[[1,3]]", b"[[1,3.0]]"),
@@ -133,6 +138,16 @@ def test_a_cut_or_lengthened_record_is_refused(kept: int, more: bytes) -> None:
         (b"[[1,3]]", b"[[1,5]]"),
         (b"[[1,3]]", b"[[0,3]]"),
         (b"[[1,3]]", b"[[1,4]]"),
+        (b",[2.5,-1.5]]", b"]"),
+        (b"[2.5,-1.5]", b"null"),
+        (b"[2.5,-1.5]", b"[2.5]"),
+        (b"[2.5,-1.5]", b"[2.5,-1]"),
+        (b"[2.5,-1.5]", b'[2.5,"1"]'),
+        (b'["right","short"]', b'["right","right"]'),
+        (b'["right","short"]', b'["right",""]'),
+        (b'["right","short"]', b'["right",1]'),
+        (b'["right","short"]', b'["right"]'),
+        (b'["right","short"]', b"null"),
     ],
 )
 def test_a_header_that_lies_is_refused(old: bytes, new: bytes) -> None:
@@ -146,7 +161,7 @@ def test_a_header_that_lies_is_refused(old: bytes, new: bytes) -> None:
 
 
 def test_another_format_is_named() -> None:
-    with pytest.raises(CodecError, match="format 1 is not 2"):
+    with pytest.raises(CodecError, match="format 1 is not 3"):
         decode(b"\x01" + encode(SMALL)[1:])
 
 
@@ -158,6 +173,8 @@ def test_another_format_is_named() -> None:
         {"logprobs": np.array([np.nan, 0, 0, 0], np.float32)},
         {"observed": (Observed(0, 3),)},
         {"reward": float("nan")},
+        {"parts": (1.0, float("inf"))},
+        {"parts": (1.0,)},
     ],
 )
 def test_what_is_no_group_is_refused_before_it_is_sent(broken: dict[str, object]) -> None:
@@ -171,6 +188,8 @@ def test_a_negative_token_id_is_refused() -> None:
 
 
 def test_8_samples_of_256_plus_1024_tokens_take_at_most_80_kb() -> None:
-    sample = Sample(np.zeros(1024, np.int32), np.zeros(1024, np.float32), (Span(0, 1),), 0.5, "length")
+    sample = Sample(
+        np.zeros(1024, np.int32), np.zeros(1024, np.float32), (Span(0, 1),), 0.5, "length", parts=(0.5, 0.0)
+    )
     raw = encode(replace(SMALL, prompt=np.zeros(256, np.int32), samples=(sample,) * 8))
     assert len(raw) <= 68_000

@@ -8,6 +8,7 @@ import pytest
 
 from echo_queue.config import Config
 from echo_queue.config.checks import largest_group_bytes
+from echo_queue.config.rewards import REWARDS_MAX
 from echo_queue.records import Group, Observed, Sample, Span, Version
 from echo_queue.records.group_codec import CodecError, decode, encode
 from echo_queue.records.validation import Cause, GroupLimits, GroupValidator, check, check_versions
@@ -147,6 +148,20 @@ def test_the_largest_group_of_a_configuration_fits_the_smallest_cap_that_it_allo
         f"{name}/999999/999999999", name, 10**6, 10**9, 99, "w" * 100, 10**6, np.zeros(256, "<i4"), (one,) * samples
     )
     assert len(decode(encode(whole), cap).samples) == samples
+
+
+def test_so_does_the_largest_group_of_the_most_reward_functions() -> None:
+    names = tuple(f"{number:02}".ljust(64, "n") for number in range(REWARDS_MAX))
+    values = {
+        "run": {"name": "r", "dir": "r"},
+        "rollout": {"group_size": 400},
+        "model": {"max_new_tokens": 1},
+        "environment": {"kind": "function", "rewards": {name: {"function": "a:b"} for name in names}},
+    }
+    parts = (-1 / 3e-200,) * len(names)
+    one = Sample(np.zeros(1, "<i4"), np.zeros(1, "<f4"), (Span(0, 10**9),), -1 / 3e-200, "length", parts=parts)
+    whole = Group("n" * 99, "n" * 64, 10**6, 10**6, 99, "w" * 99, 0, np.zeros(256, "<i4"), (one,) * 400, names)
+    assert len(decode(encode(whole), largest_group_bytes(Config.model_validate(values))).samples) == 400
 
 
 @pytest.mark.parametrize("turns", [2, 100])

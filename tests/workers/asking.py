@@ -10,7 +10,7 @@ DEADLINE_S = 120.0
 
 
 def score(scorer: Scorer, request: ScoringRequest) -> list[float]:
-    return answered(scorer, Call(request)).rewards
+    return answered(scorer, Call(request)).rewards.values
 
 
 def reply(scorer: Scorer, turn: Turn) -> Reply:

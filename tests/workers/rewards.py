@@ -69,3 +69,29 @@ def as_told(prompts: list[str], completions: list[str], **kwargs: Any) -> Any:
 
 
 not_a_function = 3
+
+
+async def meets(completions: list[str], **kwargs: Any) -> list[float]:
+    """Ends once as many calls wait here as the completions' text says: they wait side by side, or for ever."""
+    met[completions[0]] = met.get(completions[0], 0) + 1
+    while met[completions[0]] % int(completions[0]):
+        await asyncio.sleep(0)
+    return [float(len(completions))] * len(completions)
+
+
+met: dict[str, int] = {}
+
+
+def tells(completions: list[str], token_counts: list[int], finish_reasons: list[str], **kwargs: Any) -> list[float]:
+    assert "versions" not in kwargs and "columns" not in kwargs
+    return [count + 100.0 * (finish == "length") for count, finish in zip(token_counts, finish_reasons, strict=True)]
+
+
+def tells_versions(*, versions: list[int], **kwargs: Any) -> list[float]:
+    assert "token_counts" not in kwargs
+    return [float(version) for version in versions]
+
+
+async def fails_later(**kwargs: Any) -> list[float]:
+    await asyncio.sleep(0)
+    raise RuntimeError("later")

@@ -85,7 +85,7 @@ def test_a_process_that_cannot_be_started_for_a_while_is_started_later(
         crowded.clear()
         ended = list[Call]()
         wait_until(lambda: ended.extend(one.wait(0.1)) or len(ended) == 2, "the rewards of two processes")
-        assert len({call.rewards[0] for call in ended}) == 2
+        assert len({call.rewards.values[0] for call in ended}) == 2
     assert caplog.text.count("goes on with 1 of its processes") == 1
 
 
@@ -101,7 +101,7 @@ def test_an_idle_process_that_dies_is_told_and_replaced_once_that_is_possible(
         crowded.clear()
         ended = list[Call]()
         wait_until(lambda: ended.extend(one.wait(0.1)) or ended, "the reward")
-        assert ended[0].rewards
+        assert ended[0].rewards.values
     assert caplog.text.count("ended with -9 (negative: the signal); it had no call") == 1
 
 
@@ -120,7 +120,7 @@ def test_a_process_for_which_the_worker_has_no_descriptors_is_started_once_it_ha
             wait_until(lambda: one.wait(0.1) or "cannot be started: [Errno 24]" in caplog.text, "word of it")
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        wait_until(lambda: [call.rewards for call in one.wait(0.1)], "the reward")
+        wait_until(lambda: [call.rewards.values for call in one.wait(0.1)], "the reward")
 
 
 @pytest.mark.slow
@@ -155,7 +155,7 @@ def test_a_process_that_does_not_end_is_left_behind(
 ) -> None:
     """The kernel may hold even a killed process, as while a mount hangs."""
     monkeypatch.setattr(process_module, "GONE_S", 0.0)
-    with scorer(kind="function", function="tests.workers.rewards:misbehaves", timeout_s=1.0) as one:
+    with scorer(kind="function", function="tests.workers.rewards.values:misbehaves", timeout_s=1.0) as one:
         with pytest.raises(ScoringError, match="timeout_s = 1"):
             score(one, answers(["hang"]))
         assert score(one, answers(["well"])) == [1.0]

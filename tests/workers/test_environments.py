@@ -25,7 +25,7 @@ from tests.workers import rewards
 from tests.workers.asking import reply, score
 from workers.environments import Reply, ScoringRequest, Turn
 from workers.environments.calls import ScoringError
-from workers.environments.child import checked_rewards
+from workers.environments.checked_rewards import checked_rewards
 from workers.environments.scorer import Scorer
 
 REWARDS = "tests.workers.rewards"
@@ -42,7 +42,8 @@ def scorer(**settings: Any) -> Iterator[Scorer]:
 
 
 def answers(completions: list[str], prompt: Any = "q", **columns: Any) -> ScoringRequest:
-    return ScoringRequest(prompt, completions, [[1] * len(completion) for completion in completions], columns)
+    ids, count = [[1] * len(completion) for completion in completions], len(completions)
+    return ScoringRequest(prompt, completions, ids, columns, ["stop"] * count, [3] * count)
 
 
 @pytest.mark.slow
@@ -293,7 +294,7 @@ def test_a_hanging_environment_dies_with_its_worker(tmp_path: Path) -> None:
         f"one = Scorer(Environment(kind='function', function='{REWARDS}:misbehaves'))\n"
         "one.wait_ready()\n"
         "print(one.processes[0].pid, flush=True)\n"
-        "score(one, ScoringRequest('q', ['hang'], [[1]], {}))\n"
+        "score(one, ScoringRequest('q', ['hang'], [[1]], {}, ['stop'], [0]))\n"
     )
     worker = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert worker.stdout is not None

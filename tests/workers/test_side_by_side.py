@@ -27,7 +27,7 @@ def ended(scorer: Scorer, *calls: Call) -> dict[str, Call]:
 def test_async_rewards_wait_side_by_side_in_one_process() -> None:
     with scorer(kind="function", function=f"{MODULE}:judges", processes=1) as one:
         calls = all_answered(one, *(judged("x", meet=8) for _ in range(8)))
-        assert len({reward for call in calls for reward in call.rewards}) == 1
+        assert len({reward for call in calls for reward in call.rewards.values}) == 1
 
 
 def test_no_more_calls_are_under_way_in_a_process_than_may_be() -> None:
@@ -50,7 +50,7 @@ def test_async_sessions_wait_side_by_side() -> None:
 def test_calls_that_block_get_processes(tmp_path: Path) -> None:
     with scorer(kind="function", function=f"{MODULE}:computes", processes=2) as one:
         calls = all_answered(one, *(Call(answers(["x"], str(tmp_path), meet=2)) for _ in range(2)))
-        assert len({call.rewards[0] for call in calls}) == 2
+        assert len({call.rewards.values[0] for call in calls}) == 2
 
 
 def test_a_session_stays_with_its_process(tmp_path: Path) -> None:
@@ -76,8 +76,8 @@ def test_a_call_that_waits_too_long_is_cancelled_alone() -> None:
     with scorer(kind="function", function=f"{MODULE}:judges", processes=1, timeout_s=2.0) as one:
         calls = ended(one, judged("x", meet=2), judged("hang", meet=2))
         with pytest.raises(ScoringError, match=r"timeout_s = 2\.0"):
-            _ = calls["hang"].rewards
-        assert answered(one, judged("y", meet=2)).rewards == calls["x"].rewards, "the process is the same"
+            _ = calls["hang"].rewards.values
+        assert answered(one, judged("y", meet=2)).rewards.values == calls["x"].rewards.values, "the process is the same"
 
 
 @pytest.mark.slow
@@ -93,7 +93,7 @@ def test_a_call_that_waits_too_long_is_cancelled_while_others_are_answered_all_t
                 if call is not late:
                     one.ask(Call(call.question, about="soon"))
         with pytest.raises(ScoringError, match=r"timeout_s = 1\.0"):
-            _ = late.rewards
+            _ = late.rewards.values
 
 
 @pytest.mark.slow
@@ -103,8 +103,8 @@ def test_a_call_that_hangs_or_ends_its_process_costs_the_calls_beside_it_nothing
 ) -> None:
     monkeypatch.setattr(scorer_module, "CANCEL_S", 0.5)
     with scorer(kind="function", function=f"{MODULE}:judges", processes=1, timeout_s=4.0) as one:
-        warm = answered(one, judged("w", meet=1)).rewards
+        warm = answered(one, judged("w", meet=1)).rewards.values
         calls = ended(one, judged(completion, meet=1), *(judged(name, meet=1) for name in "abc"))
         with pytest.raises(ScoringError, match=reason):
-            _ = calls[completion].rewards
-        assert all(calls[name].rewards for name in "abc") and calls["c"].rewards != warm
+            _ = calls[completion].rewards.values
+        assert all(calls[name].rewards.values for name in "abc") and calls["c"].rewards.values != warm

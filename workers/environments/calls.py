@@ -4,8 +4,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workers.environments.child import Rewards
-from workers.environments.protocol import Reply, ScoringRequest, Turn
+from workers.environments.protocol import Reply, Rewards, ScoringRequest, Turn
 from workers.environments.tracebacks import Frame
 
 
@@ -39,10 +38,10 @@ class Call:
     answer: Rewards | Reply | ScoringError | None = None
 
     @property
-    def rewards(self) -> list[float]:
+    def rewards(self) -> Rewards:
         """The answer to a `ScoringRequest`. Raises `ScoringError`."""
         if isinstance(self.answer, Rewards):
-            return self.answer.values
+            return self.answer
         raise self._error()
 
     @property

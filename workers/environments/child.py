@@ -6,25 +6,23 @@
 - No process that the environment forks speaks for it: the socket is closed there, and one that comes back ends.
 """
 
-import math
 import os
 import socket
-from collections.abc import Callable, Coroutine, Mapping, Set
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from reprlib import repr as shortened
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from echo_queue.errors import ConfigError, Problem
 from workers.environments import forks
+from workers.environments.checked_rewards import RewardError, checked_rewards
 from workers.environments.pipe import Pipe
-from workers.environments.protocol import EnvironmentSettings, Reply, ScoringRequest, Turn
+from workers.environments.protocol import EnvironmentSettings, Reply, Rewards, ScoringRequest, Turn
 from workers.environments.registry import create
 from workers.environments.sessions import Sessions
-from workers.environments.settled import settled
-from workers.environments.tracebacks import FRAMES_MAX, Frame, UserModule, formatted
+from workers.environments.tracebacks import FRAMES_MAX, Frame, UserModules, formatted
 
 if TYPE_CHECKING:
     import asyncio
@@ -50,17 +48,10 @@ class Unfit:
 
 
 @dataclass(frozen=True)
-class Rewards:
-    """The rewards of all completions, in order."""
-
-    values: list[float]
-
-
-@dataclass(frozen=True)
 class Failed:
-    """The traceback of an environment that raised, and its last frames in the user's module, the innermost last.
+    """The traceback of an environment that raised, and its last frames in the user's modules, the innermost last.
 
-    The traceback ends with the place of the innermost of them, if there is any.
+    The traceback ends with the name of the reward function, where there are several, and with the innermost place.
     """
 
     traceback: str
@@ -90,8 +81,10 @@ def _outcome_of(message: Any) -> Answer:
     match message:
         case ["Unfit", {"problems": [*problems]}]:
             return Unfit(tuple(_problem(problem) for problem in problems))
-        case ["Rewards", {"values": [*values]}] if all(isinstance(value, float) for value in values):
-            return Rewards(values)
+        case ["Rewards", {"values": [*values], "parts": dict(parts)}] if all(
+            map(_are_floats, (values, *parts.values()))
+        ):
+            return Rewards(values, {str(name): column for name, column in parts.items()})
         case ["Reply", {"observation": str(text), "reward": None}]:
             return Reply(text, None)
         case ["Reply", {"observation": None, "reward": float(reward)}]:
@@ -99,6 +92,10 @@ def _outcome_of(message: Any) -> Answer:
         case ["Failed", {"traceback": str(text), "frames": [*frames]}]:
             return Failed(text, [_frame(frame) for frame in frames[-FRAMES_MAX:]])
     raise ValueError(f"not an answer: {str(message)[:200]}")
+
+
+def _are_floats(values: object) -> bool:
+    return isinstance(values, list) and all(isinstance(value, float) for value in values)
 
 
 def _problem(message: Any) -> Problem:
@@ -127,7 +124,8 @@ def serve(pipe: Pipe, settings: EnvironmentSettings) -> None:
         pipe.send(message_of(Unfit((Problem(where, formatted(error), "fix the error that it raised"),))))
         return
     pipe.send(message_of(Ready()))
-    Server(pipe, answer, UserModule.of(settings.function)).run()
+    own = [reward["function"] for reward in settings.rewards.values()]
+    Server(pipe, answer, UserModules.of(own or [settings.function])).run()
 
 
 class Server:
@@ -136,7 +134,7 @@ class Server:
     What is not a coroutine runs outside of the event loop, so that it may run one of its own.
     """
 
-    def __init__(self, pipe: Pipe, answer: Answerer, users: UserModule) -> None:
+    def __init__(self, pipe: Pipe, answer: Answerer, users: UserModules) -> None:
         self._pipe = pipe
         self._answer = answer
         self._users = users
@@ -176,11 +174,17 @@ class Server:
             answer: Answer = await self._answer(body)
         except BaseException as error:
             self._end_if_forked(1)
-            frames = self._users.frames(error)
-            answer = Failed(formatted(error, frames), frames)
+            answer = self._failed(error)
         self._end_if_forked(0)
         self._waiting.pop(number, None)
         self._pipe.send(message_of(answer, number))
+
+    def _failed(self, error: BaseException) -> Failed:
+        name = ""
+        if isinstance(error, RewardError) and error.__cause__:
+            name, error = str(error), error.__cause__
+        frames = self._users.frames(error)
+        return Failed(formatted(error, frames, name), frames)
 
     def _cancel(self, number: int) -> None:
         if number in self._waiting:
@@ -214,7 +218,8 @@ def answerer(settings: EnvironmentSettings) -> Answerer:
 
     async def score(message: dict[str, Any]) -> Rewards:
         request = ScoringRequest(**message)
-        return Rewards(checked_rewards(await settled(environment.score(request)), len(request.completions)))
+        scored: Rewards = await environment.score(request)
+        return Rewards(checked_rewards(scored.values, len(request.completions)), scored.parts)
 
     return score
 
@@ -224,45 +229,10 @@ def checked_reply(reply: Reply) -> Reply:
     return reply if reply.reward is None else Reply(None, *checked_rewards([reply.reward], 1))
 
 
-def checked_rewards(rewards: Any, count: int) -> list[float]:
-    """Returns `rewards` as `count` finite floats. Raises `ValueError` naming the one that is not."""
-    if isinstance(rewards, str | bytes | Mapping | Set) or not _has_length(rewards):
-        what = "None" if rewards is None else _a(type(rewards).__name__)
-        raise ValueError(f"the reward function returned {what}; return a list with one number per completion")
-    if len(rewards) != count:
-        what = f"the environment was given {count} completions and returned a list of length {len(rewards)}"
-        raise ValueError(what)
-    return [_checked_reward(reward, position) for position, reward in enumerate(rewards)]
-
-
-def _checked_reward(reward: Any, position: int) -> float:
-    """Returns the reward as a finite float. A text is refused even if it is written like a number."""
-    try:
-        value = math.nan if isinstance(reward, str | bytes | bytearray) else float(reward)
-    except (TypeError, ValueError, OverflowError):
-        value = math.nan
-    if math.isfinite(value):
-        return value
-    kind = "" if reward is None or isinstance(reward, float) else f", of type {type(reward).__name__},"
-    raise ValueError(f"the environment returned {shortened(reward)}{kind} as reward {position}")
-
-
-def _a(kind: str) -> str:
-    return f"a{'n' if kind[0] in 'aeiou' else ''} {kind}"
-
-
-def _has_length(rewards: Any) -> bool:
-    """Returns whether `rewards` has a length, which an array of no dimensions has not."""
-    try:
-        len(rewards)
-    except TypeError:
-        return False
-    return True
-
-
 def main(descriptor: str, config: str) -> None:
     connection = socket.socket(fileno=int(descriptor))
     forks.prepare(connection)
     section = orjson.loads(config)
-    settings = EnvironmentSettings(section["kind"], section["function"], section["options"], section["max_turns"])
+    keys = ("kind", "function", "options", "max_turns", "rewards")
+    settings = EnvironmentSettings(**{key: section[key] for key in keys})
     serve(Pipe(connection), settings)

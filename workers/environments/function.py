@@ -1,29 +1,120 @@
-"""A user's reward function, called as TRL's trainers call theirs.
+"""The reward functions of the kind `function`: a user's own, called as TRL's trainers call theirs, and ready-made ones.
 
-The keywords are `prompts`, `completions`, `completion_ids`, `trainer_state` (None here), and each further column as a
-list. A completion of a chat prompt is `[{"role": "assistant", "content": …}]`, of a text prompt a text. The function
-may be plain or `async def`, of which many calls wait side by side.
+- The keywords are `prompts`, `completions`, `completion_ids`, `trainer_state` (None here), and each further column as a
+  list. A completion of a chat prompt is `[{"role": "assistant", "content": …}]`, of a text prompt a text. A function
+  with a parameter of one of the names in `ON_REQUEST` gets that, too.
+- A function may be plain or `async def`. The plain ones are called first, one after the other; then the coroutines of
+  the group wait side by side, and beside those of other groups.
+- A reward is the weighted sum of what all functions gave. If one fails, the call fails by its name; there is no reward.
+
 Source: huggingface/trl, docs/source/grpo_trainer.md, "Using a custom reward function".
 """
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from workers.environments.protocol import ScoringRequest
-from workers.environments.reference import resolve
+from echo_queue.config.named_function import named_function
+from echo_queue.config.rewards import FUNCTION, ON_REQUEST, SINGLE, TABLES, Reward, weighted
+from workers.environments import ready_made
+from workers.environments.checked_rewards import RewardError, checked_rewards
+from workers.environments.protocol import Rewards, ScoringRequest
+from workers.environments.settled import in_event_loop
 
 
-class Function:
-    def __init__(self, reference: str) -> None:
-        self._function = resolve(reference)
+class Functions:
+    """`function`: the only one, if there are no tables."""
 
-    def score(self, request: ScoringRequest) -> Any:
+    def __init__(self, function: str, tables: Mapping[str, Mapping[str, Any]]) -> None:
+        self._tables = {name: Reward.model_validate(table) for name, table in tables.items()}
+        self._named = bool(tables)
+        if not tables:
+            self._tables = {SINGLE: Reward(function=function)}
+        self._functions = {name: RewardFunction(self._made(name, table)) for name, table in self._tables.items()}
+
+    async def score(self, request: ScoringRequest) -> Rewards:
+        """Scores the completions by every function. Raises `RewardError` if one of them fails.
+
+        Until the first coroutine waits, this may be run by hand.
+        """
+        answers, waiting = dict[str, Any](), dict[str, Awaitable[Any]]()
+        try:
+            for name, function in self._functions.items():
+                with self._failing(name):
+                    answers[name] = function(request)
+                if inspect.isawaitable(answers[name]):
+                    waiting[name] = answers[name]
+        except BaseException:
+            for one in waiting.values():
+                _drop(one)
+            raise
+        if waiting:
+            await in_event_loop()
+            answers |= await self._awaited(waiting)
         count = len(request.completions)
+        parts = {name: self._checked(name, answer, count) for name, answer in answers.items()}
+        of_samples = (dict(zip(parts, values, strict=True)) for values in zip(*parts.values(), strict=True))
+        return Rewards([weighted(each, self._tables) for each in of_samples], parts)
+
+    async def _awaited(self, waiting: Mapping[str, Awaitable[Any]]) -> dict[str, Any]:
+        """Awaits all of them at once. The first that fails ends the others."""
+        import asyncio  # not sooner: most functions need none, and it takes a while
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = {name: group.create_task(self._answer(name, one)) for name, one in waiting.items()}
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from failed.exceptions[0].__cause__
+        return {name: task.result() for name, task in tasks.items()}
+
+    async def _answer(self, name: str, waiting: Awaitable[Any]) -> Any:
+        with self._failing(name):
+            return await waiting
+
+    def _checked(self, name: str, answer: Any, count: int) -> list[float]:
+        with self._failing(name):
+            return checked_rewards(answer, count)
+
+    @contextmanager
+    def _failing(self, name: str) -> Iterator[None]:
+        """Gives what is raised within the name of its function. What ends a coroutine from outside stays as it is."""
+        try:
+            yield
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            raise RewardError(name if self._named else "") from error
+
+    def _made(self, name: str, table: Reward) -> Callable[..., Any]:
+        if table.overlong:
+            return ready_made.overlong(table.overlong)
+        if table.format:
+            return ready_made.matches(table.format)
+        return named_function(table.function, f"{TABLES}.{name}.function" if self._named else FUNCTION, "worker")
+
+
+class RewardFunction:
+    """One function, which is called with what its parameters ask for."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._asked: list[str] = []
+        with suppress(TypeError, ValueError):  # of one that is not written in Python
+            parameters = inspect.signature(function).parameters
+            self._asked = [name for name in ON_REQUEST if name in parameters]
+
+    def __call__(self, request: ScoringRequest) -> Any:
+        count = len(request.completions)
+        on_request = {
+            "token_counts": [len(ids) for ids in request.completion_ids],
+            "finish_reasons": list(request.finish_reasons),
+            "versions": list(request.versions),
+        }
         return self._function(
             prompts=[request.prompt] * count,
             completions=_completions(request),
             completion_ids=list(request.completion_ids),
             trainer_state=None,
+            **{name: on_request[name] for name in self._asked},
             **{name: [value] * count for name, value in request.columns.items()},
         )
 
@@ -32,3 +123,9 @@ def _completions(request: ScoringRequest) -> Sequence[Any]:
     if isinstance(request.prompt, str):
         return list(request.completions)
     return [[{"role": "assistant", "content": completion}] for completion in request.completions]
+
+
+def _drop(waiting: Awaitable[Any]) -> None:
+    """Ends a coroutine that was not begun, of which Python would warn."""
+    if inspect.iscoroutine(waiting):
+        waiting.close()

@@ -7,7 +7,7 @@ error, which the submission finds by the same reading.
 
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.submission.solutions import COLUMNS, read_solution
-from workers.environments.protocol import ScoringRequest
+from workers.environments.protocol import Rewards, ScoringRequest
 
 
 class Math:
@@ -19,9 +19,9 @@ class Math:
             raise ConfigError(Problem("environment.kind", "math needs the math-verify package here", fix)) from None
         self._parse, self._verify = math_verify.parse, math_verify.verify
 
-    def score(self, request: ScoringRequest) -> list[float]:
+    async def score(self, request: ScoringRequest) -> Rewards:
         column = next((name for name in COLUMNS if name in request.columns), None)
         if column is None:
             raise KeyError(f"needs a column {' or '.join(COLUMNS)}; the prompt has {sorted(request.columns)}")
         solution = read_solution(str(request.columns[column]))
-        return [float(self._verify(solution, self._parse(completion))) for completion in request.completions]
+        return Rewards([float(self._verify(solution, self._parse(one))) for one in request.completions])

@@ -8,7 +8,7 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:  # numpy would take most of the start of each child process
@@ -17,22 +17,39 @@ if TYPE_CHECKING:  # numpy would take most of the start of each child process
 
 @dataclass(frozen=True)
 class EnvironmentSettings:
-    """The keys of the section `environment` that its child process needs; the parent has validated them."""
+    """The keys of the section `environment` that its child process needs; the parent has validated them.
+
+    `rewards`: the reward functions of the kind `function` by name, as the tables of the configuration have them.
+    """
 
     kind: str
     function: str
     options: dict[str, Any]
     max_turns: int
+    rewards: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ScoringRequest:
-    """The N completions of one prompt, to be scored. `columns` are the prompt row's further columns."""
+    """The N completions of one prompt, to be scored. `columns` are the prompt row's further columns.
+
+    `finish_reasons`: why each completion ended; `versions`: the number of the newest weights that drew tokens of it.
+    """
 
     prompt: "str | list[Message]"
     completions: Sequence[str]
     completion_ids: Sequence[list[int]]
     columns: Mapping[str, Any]
+    finish_reasons: Sequence[str]
+    versions: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Rewards:
+    """The rewards of all completions, in order, and by the names of reward functions what each of them gave."""
+
+    values: list[float]
+    parts: dict[str, list[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -61,8 +78,11 @@ class Reply:
 class ScoringEnvironment(Protocol):
     """Scores completions at once."""
 
-    def score(self, request: ScoringRequest) -> list[float]:
-        """Returns the reward of each completion, in order. May raise anything."""
+    async def score(self, request: ScoringRequest) -> Rewards:
+        """Returns the reward of each completion, in order. May raise anything.
+
+        It is begun by hand, and waits only in an event loop (`settled.in_event_loop`).
+        """
 
 
 class Session(Protocol):

@@ -18,9 +18,9 @@ def create(settings: EnvironmentSettings) -> ScoringEnvironment | InteractiveEnv
 
             return Math()
         case "function":
-            from workers.environments.function import Function
+            from workers.environments.function import Functions
 
-            return Function(settings.function)
+            return Functions(settings.function, settings.rewards)
         case "interactive":
             from workers.environments.interactive import make
 

@@ -27,9 +27,10 @@ from echo_queue.config import Environment as EnvironmentConfig
 from echo_queue.errors import ConfigError, DeadlineError, EchoQueueError, Problem
 from echo_queue.queue.counts import counted
 from workers.environments.calls import Call, ScoringError
-from workers.environments.child import Answer, Cancelled, Failed, Ready, Rewards, Unfit, checked_reply, checked_rewards
+from workers.environments.checked_rewards import checked_rewards
+from workers.environments.child import Answer, Cancelled, Failed, Ready, Unfit, checked_reply
 from workers.environments.process import EnvironmentProcess
-from workers.environments.protocol import Reply, ScoringRequest, Turn
+from workers.environments.protocol import Reply, Rewards, ScoringRequest, Turn
 from workers.environments.sessions import SESSIONS_MAX
 
 log = logging.getLogger(__name__)
@@ -240,7 +241,9 @@ class Scorer:
         try:
             match call.question, answer:
                 case ScoringRequest(), Rewards():
-                    call.answer = Rewards(checked_rewards(answer.values, len(call.question.completions)))
+                    count = len(call.question.completions)
+                    parts = {name: checked_rewards(values, count) for name, values in answer.parts.items()}
+                    call.answer = Rewards(checked_rewards(answer.values, count), parts)
                 case Turn(), Reply():
                     call.answer = checked_reply(answer)
                 case _, Cancelled():

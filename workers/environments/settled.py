@@ -10,11 +10,11 @@ async def settled(value: Any) -> Any:
     """Returns a value, or what an awaitable gives; the latter is begun only in an event loop (`child.Server`)."""
     if not inspect.isawaitable(value):
         return value
-    await _event_loop()
+    await in_event_loop()
     return await value
 
 
 @types.coroutine
-def _event_loop() -> Generator[None, None, None]:
+def in_event_loop() -> Generator[None, None, None]:
     """Pauses a coroutine that was begun by hand, so that a loop goes on with it; in a loop, for one of its rounds."""
     yield

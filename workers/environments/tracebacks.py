@@ -7,7 +7,7 @@ be a secret.
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -38,40 +38,44 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class UserModule:
-    """The module that `environment.function` names. `root`: its file, or the folder of the user's code around it."""
+class UserModules:
+    """The modules that the configuration names. `roots`: their files, or the folders of the user's code around them."""
 
-    root: Path | None
+    roots: tuple[Path, ...]
 
     @classmethod
-    def of(cls, reference: str) -> Self:
-        """Returns the imported module of "module:name"; one without any frames for an environment of our own."""
-        name = reference.partition(":")[0]
-        file = getattr(sys.modules.get(name), "__file__", None)
-        if not name or file is None:
-            return cls(None)
-        package = getattr(sys.modules.get(name.partition(".")[0]), "__file__", None)
-        folder = Path(package or file).resolve().parent
-        return cls(Path(file).resolve() if folder.name in INSTALLED else folder)
+    def of(cls, references: Iterable[str]) -> Self:
+        """Returns the imported modules of "module:name"; an environment of our own has none."""
+        return cls(tuple(root for one in references if (root := _root(one.partition(":")[0]))))
 
     def frames(self, error: BaseException) -> list[Frame]:
-        """Returns the error's last frames in the module or beside it, the innermost last."""
+        """Returns the error's last frames in the modules or beside them, the innermost last."""
         summary = traceback.extract_tb(error.__traceback__)
         inside = [one for one in summary if self._holds(Path(one.filename))]
         return [Frame(one.filename, one.lineno or 0, one.name) for one in inside[-FRAMES_MAX:]]
 
     def _holds(self, file: Path) -> bool:
-        if self.root is None or not file.resolve().is_relative_to(self.root):
-            return False
-        return not INSTALLED.intersection(file.resolve().relative_to(self.root).parts)
+        file = file.resolve()
+        above = [root for root in self.roots if file.is_relative_to(root)]
+        return any(not INSTALLED.intersection(file.relative_to(root).parts) for root in above)
 
 
-def formatted(error: BaseException, frames: Sequence[Frame] = ()) -> str:
+def _root(module: str) -> Path | None:
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if not module or file is None:
+        return None
+    package = getattr(sys.modules.get(module.partition(".")[0]), "__file__", None)
+    folder = Path(package or file).resolve().parent
+    return Path(file).resolve() if folder.name in INSTALLED else folder
+
+
+def formatted(error: BaseException, frames: Sequence[Frame] = (), reward: str = "") -> str:
     """Returns the traceback as text that JSON can carry. It ends with the place of the innermost of `frames`.
 
-    User and password of an address are left out.
+    `reward`: the name of the reward function that raised, which then stands before the place. User and password of an
+    address are left out.
     """
     text = CREDENTIALS.sub("…@", "".join(traceback.format_exception(error)).rstrip())
-    if frames:
-        text += f" ({frames[-1].place})"
+    if said := [*([f"reward {reward}"] if reward else []), *(frame.place for frame in frames[-1:])]:
+        text += f" ({', '.join(said)})"
     return text.encode("utf-8", "replace").decode()

@@ -37,12 +37,16 @@ DEAD_MAX = 10_000
 
 @dataclass(frozen=True, eq=False)
 class FoundGroup:
-    """A group, or its partial rollouts. `where` is in words; `prompt` is None where it is not stored."""
+    """A group, or its partial rollouts. `where` is in words; `prompt` is None where it is not stored.
+
+    `rewards`: the names of the reward functions.
+    """
 
     task: str
     where: str
     prompt: Tokens | None
     samples: tuple[Sample | PartialSample, ...]
+    rewards: tuple[str, ...] = ()
 
 
 def show(config: Config, task: str | None, *, as_json: bool) -> None:
@@ -55,7 +59,7 @@ def show(config: Config, task: str | None, *, as_json: bool) -> None:
             fix = f"the learner keeps the last {counted(config.telemetry.keep_groups, 'group')}: telemetry.keep_groups"
         raise PromptError(Problem("show", what, fix))
     prompt = None if found.prompt is None else words(found.prompt)
-    samples = [transcript(sample, words) for sample in found.samples]
+    samples = [transcript(sample, words, found.rewards) for sample in found.samples]
     if as_json:
         print_json(GroupDocument(found.task, found.where, prompt, tuple(samples)))
     else:
@@ -141,7 +145,8 @@ def _trained(kept: TrainedGroup) -> FoundGroup:
 
 
 def _of_group(group: Group, where: str) -> FoundGroup:
-    return FoundGroup(group.task, f"{where}; made by {group.worker}", group.prompt, group.samples)
+    where = f"{where}; made by {group.worker}"
+    return FoundGroup(group.task, where, group.prompt, group.samples, group.rewards)
 
 
 def tokenizer_of(config: Config, store: ObjectStore | None = None) -> Words:

@@ -5,7 +5,7 @@ import shutil
 import tempfile
 import textwrap
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -237,7 +237,7 @@ def _name(annotation: Any) -> str:
         return " ".join(filter(None, [_name(arguments[0]), *map(_bound, getattr(arguments[1], "metadata", ()))]))
     if origin in (Union, types.UnionType):
         return " or ".join(filter(None, map(_name, arguments)))
-    if origin is dict:
+    if origin in (dict, Mapping):
         return "table"
     if origin is tuple or origin is list:
         return "list"

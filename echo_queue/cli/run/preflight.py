@@ -13,9 +13,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from echo_queue.config import Config, module_search
-from echo_queue.config.function_text import definition, missing_import
+from echo_queue.config import Config, Environment, module_search
+from echo_queue.config.function_text import definition, missing_import, wrong_returns
 from echo_queue.config.model import NAMED
+from echo_queue.config.rewards import named_code
 from echo_queue.errors import EchoQueueError, Problem, UnfitPromptError
 from echo_queue.file_lock import is_locked
 from echo_queue.fleet.invitation import machine
@@ -73,16 +74,7 @@ def problems(config: Config, role: For = For.run) -> Iterator[Problem]:
         what = 'is "cuda", but torch was built without CUDA here'
         yield Problem("learner.device", what, 'install a CUDA build of torch, or write "auto" or "cpu"')
     if role in (For.run, For.worker):
-        environment = config.environment
-        reference = environment.function if environment.kind in NAMED else ""
-        function = definition("environment.function", reference)
-        if isinstance(function, Problem):
-            yield function
-        elif lacking := missing_import("environment.function", reference):
-            yield lacking
-        if isinstance(function, ast.ClassDef) and environment.kind == "function":
-            what = f"{reference} is a class, which a call makes an instance of, and no rewards"
-            yield Problem("environment.function", what, "name a function, or an instance that can be called")
+        yield from _code(config.environment)
     if role is For.run:
         yield from _ports(config)
     if role in (For.run, For.learner):
@@ -93,10 +85,29 @@ def problems(config: Config, role: For = For.run) -> Iterator[Problem]:
         yield from _prompts(config, role)
 
 
+def _code(environment: Environment) -> Iterator[Problem]:
+    """Looks up the user's own functions or classes in the text of their modules."""
+    for where, reference in named_code(environment).items() if environment.kind in NAMED else ():
+        function = definition(where, reference)
+        if isinstance(function, Problem):
+            yield function
+            continue
+        if lacking := missing_import(where, reference):
+            yield lacking
+        if environment.kind != "function":
+            continue
+        if isinstance(function, ast.ClassDef):
+            what = f"{reference} is a class, which a call makes an instance of, and no rewards"
+            yield Problem(where, what, "name a function, or an instance that can be called")
+        elif wrong := wrong_returns(function):
+            fix = "return a list with one number per completion"
+            yield Problem(where, f"{reference} {wrong}, and no list of rewards", fix)
+
+
 def warnings(config: Config, role: For = For.run) -> Iterator[Problem]:
     """Warns of modules beside the user's own that no process imports, since a package has their name."""
-    own = config.environment.function if role in (For.run, For.worker) else ""
-    own = own or (config.learner.loss if role in (For.run, For.learner) else "")
+    of_worker = named_code(config.environment).values() if role in (For.run, For.worker) else ()
+    own = next(iter(of_worker), "") or (config.learner.loss if role in (For.run, For.learner) else "")
     if own and (names := [file.name for file in module_search.hidden()]):
         what = f"{', '.join(names)} in this folder cannot be imported: installed packages have these names"
         yield Problem(own, what, "rename what your function imports; the rest may stay")
@@ -201,24 +212,26 @@ def _shared(rows: "Sequence[PromptRow]") -> list[str]:
 
 def _columns(config: Config, role: For, columns: Sequence[str]) -> Iterator[Problem]:
     """Compares what the reward needs with the columns of the prompts."""
-    from echo_queue.submission.needed_columns import GIVEN, needed_columns
+    from echo_queue.submission.needed_columns import TAKEN, arguments_of, needed_columns
 
     has = f"the prompts have {', '.join(columns) or 'no column but the prompt'}"
-    needed, reference = needed_columns(config.environment), config.environment.function
+    needed = needed_columns(config.environment)
     if needed.any_of and not set(needed.any_of) & set(columns):
         what = f"math compares with a column {' or '.join(needed.any_of)}; {has}"
         yield Problem("environment.kind", what, "rename the column that holds the answer")
-    if needed.keywords and (taken := sorted(set(columns) & set(GIVEN))):
-        what = f"the prompts have a column {', '.join(taken)}, a name that every reward function gets from this program"
+    if taken := needed.taken(columns):
+        what = f"the prompts have a column {', '.join(taken)}, {TAKEN}"
         yield Problem("prompts.source", what, "rename that column")
     kind = config.environment.kind
     if missing := [name for name in GENERATED.get(kind, ()) if name not in columns]:
         what = f'is "{kind}", which scores the prompts of its own sets alone (columns {", ".join(missing)}); {has}'
         fix = 'for prompts of your own write kind = "function", with a reward function, "math" or another one'
         yield Problem("environment.kind", what, f"{fix}; or name {kind}:… as prompts.source")
-    if missing := [name for name in needed.each if name not in columns]:
-        what = f"{reference} needs the columns {', '.join(missing)}; {has}"
-        yield Problem("environment.function", what, "rename the columns of the prompts, or the function's arguments")
-    if role is For.run and (refused := needed.refused({*columns})):  # elsewhere the workers have the function
-        what = f"{reference} does not take {', '.join(refused)}, which every call passes"
-        yield Problem("environment.function", what, "add **columns to its arguments")
+    for where, reference in named_code(config.environment).items():
+        if missing := [name for name, by in needed.each.items() if by == reference and name not in columns]:
+            what = f"{reference} needs the columns {', '.join(missing)}; {has}"
+            yield Problem(where, what, "rename the columns of the prompts, or the function's arguments")
+        arguments = arguments_of(where, reference) if needed.keywords and role is For.run else None
+        if arguments and (refused := arguments.refused(columns)):  # elsewhere the workers have the function
+            what = f"{reference} does not take {', '.join(refused)}, which every call passes"
+            yield Problem(where, what, "add **columns to its arguments")

@@ -44,7 +44,11 @@ def foreign(settings: Mapping[str, Any], above: str = "") -> Iterator[str]:
 def code_named(settings: Mapping[str, Mapping[str, Any]]) -> str:
     """Returns the code that a worker with these settings would run (`module:name`), or an empty text if it is ours."""
     environment = settings.get("environment", {})
-    return str(environment.get("function", "")) if environment.get("kind") in NAMED else ""
+    if environment.get("kind") not in NAMED:
+        return ""
+    tables = environment.get("rewards")
+    own = [environment, *(tables.values() if isinstance(tables, Mapping) else ())]
+    return ", ".join(str(one["function"]) for one in own if isinstance(one, Mapping) and one.get("function"))
 
 
 def uninviting(config: Config) -> Iterator[Problem]:

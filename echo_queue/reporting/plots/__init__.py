@@ -27,6 +27,7 @@ from echo_queue.reporting.plots.over_versions import (
     loss,
     off_policy,
     reward_spread,
+    rewards,
     share,
 )
 from echo_queue.reporting.plots.picture import MOST_POINTS, standalone
@@ -51,6 +52,7 @@ __all__ = [
     "restarts_s",
     "reward",
     "reward_spread",
+    "rewards",
     "share",
     "speed",
     "standalone",

@@ -9,12 +9,28 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 from echo_queue.reporting.metrics import UpdateMetrics
 from echo_queue.reporting.plots.picture import AMBER, BLUE, GREEN, RED, VIOLET, draw_trend, legend_above, plot, shown_of
 
+COLOURS, STYLES = (BLUE, AMBER, GREEN, VIOLET, RED), ("-", "--", ":", "-.")
+"""They tell the lines of reward functions apart."""
+
 
 @plot
 def reward_spread(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
     """Plots the standard deviation of the rewards of each update's samples, and its running mean."""
     _by_version(axes, updates, [update.reward_std for update in updates], BLUE, from_zero=True)
     axes.set_ylabel("standard deviation")
+
+
+@plot
+def rewards(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
+    """Plots the mean of what each reward function gave, before its weight."""
+    updates = [updates[place] for place in shown_of(updates)]
+    for number, name in enumerate(dict.fromkeys(name for update in updates for name in update.rewards)):
+        having = [update for update in updates if name in update.rewards]
+        colour, style = COLOURS[number % len(COLOURS)], STYLES[number // len(COLOURS) % len(STYLES)]
+        means = [update.rewards[name] for update in having]
+        axes.plot([one.version for one in having], means, style, color=colour, linewidth=1.6, label=name)
+    _versions(axes)
+    legend_above(axes)
 
 
 @plot

@@ -80,10 +80,10 @@ class Decoder:
 def small_group() -> Group:
     tokens, logprobs = np.array([3, 4, 5], np.int32), np.array([-0.5, 0, -1], np.float32)
     samples = (
-        Sample(tokens, logprobs, (Span(0, 7), Span(2, 9)), 1.0, "stop", (Observed(1, 2),)),
-        Sample(tokens[:1], logprobs[:1], (Span(0, 9),), 0.0, "stop"),
+        Sample(tokens, logprobs, (Span(0, 7), Span(2, 9)), 1.0, "stop", (Observed(1, 2),), (1.5, -1.0)),
+        Sample(tokens[:1], logprobs[:1], (Span(0, 9),), 0.0, "stop", parts=(0.0, 0.0)),
     )
-    return Group("set/0/1", "set", 0, 1, 0, "w1", 2, np.array([1, 2], np.int32), samples)
+    return Group("set/0/1", "set", 0, 1, 0, "w1", 2, np.array([1, 2], np.int32), samples, ("right", "short"))
 
 
 # A worker's payload ---------------------------------------------------------------------------------------------------
@@ -537,7 +537,7 @@ DECODERS: dict[str, Decoder] = {
     "answer": Decoder(
         take_answer,
         lambda: [
-            b'["Rewards",{"values":[1.0,0.5]}]',
+            b'["Rewards",{"values":[1.0,0.5],"parts":{"a":[1.0,0.5]}}]',
             b'["Reply",{"observation":"x","reward":null}]',
             b'["Reply",{"observation":null,"reward":0.5}]',
             b'["Ready",{}]',

@@ -74,7 +74,7 @@ def test_any_json_in_any_place_of_a_header_is_taken_or_refused(name: str, value:
 
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None)
-@given(place=st.integers(0, 4), value=JSON)
+@given(place=st.integers(0, 5), value=JSON)
 def test_any_json_in_any_place_of_a_sample_is_taken_or_refused(place: int, value: object) -> None:
     header = orjson.loads(DECODERS["header"].seeds()[0])
     header["samples"][0][place] = value

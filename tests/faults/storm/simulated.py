@@ -22,7 +22,7 @@ from tests.faults.history import stamps
 from workers.engines import SampleKey, SampleRequest
 from workers.environments import Reply, ScoringRequest, Turn
 from workers.environments.calls import Call, ScoringError
-from workers.environments.child import Rewards
+from workers.environments.protocol import Rewards
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -193,6 +193,10 @@ def test_a_forged_token_is_refused_before_anything_is_sent_or_as_soon_as_redis_i
             {"settings": {"environment": {"kind": "interactive", "function": "subprocess:Popen"}}},
             "would run subprocess:Popen here",
         ),
+        (
+            {"settings": {"environment": {"kind": "function", "rewards": {"a": {"function": "os:system"}}}}},
+            "would run os:system here",
+        ),
     ],
 )
 def test_no_token_makes_a_machine_do_what_its_owner_did_not_say(

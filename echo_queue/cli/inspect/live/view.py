@@ -275,6 +275,8 @@ def _reward(picture: RunView) -> RenderableType:
         (f"  {figures}", "bold"),
         (f" ({over[0]}" if over else "", "dim"),
     )
+    if len(parts := picture.summary.rewards_last) > 1:
+        told.append("\n        " + ", ".join(f"{name} {mean:.2f}" for name, mean in parts.items()), "dim")
     return Padding(told, (1, 0, 0, 1))
 
 

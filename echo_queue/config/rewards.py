@@ -1,0 +1,109 @@
+"""The tables `[environment.rewards.NAME]`: reward functions whose weighted sum is a sample's reward."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from echo_queue.config.keys import Section
+from echo_queue.errors import Problem
+
+if TYPE_CHECKING:
+    from echo_queue.config.model import Config, Environment
+
+FUNCTION, TABLES = "environment.function", "environment.rewards"
+KINDS = ("function", "overlong", "format")
+"""The keys of a table of which it has exactly one."""
+SINGLE = "reward"
+"""The name of the only function, if it has no table."""
+GIVEN = ("prompts", "completions", "completion_ids", "trainer_state")
+"""The keywords that every reward function gets, besides one for each column."""
+ON_REQUEST = ("token_counts", "finish_reasons", "versions")
+"""The keywords that a reward function gets if it has a parameter of that name."""
+REWARDS_MAX = 16
+"""The most functions of a run: each sample's record holds what each of them gave."""
+
+
+class Overlong(Section):
+    """DAPO's soft punishment of answers that are nearly too long (arXiv 2503.14476, eq. 13)."""
+
+    max_tokens: int = Field(gt=0)
+    cache_tokens: int = Field(gt=0)
+
+
+class Format(Section):
+    """1 for an answer that a regular expression matches as a whole, else 0."""
+
+    pattern: str
+
+
+class Reward(Section):
+    """One function: `function` (`module:function`), or one of the ready-made ones. Its rewards count `weight` times."""
+
+    function: str = ""
+    overlong: Overlong | None = None
+    format: Format | None = None
+    weight: float = Field(default=1.0, allow_inf_nan=False)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return tuple(kind for kind in KINDS if getattr(self, kind))
+
+
+def reward_contradictions(config: "Config") -> Iterator[Problem]:
+    """Yields what is wrong with the tables. A function without a table is checked with the other environments."""
+    environment = config.environment
+    if not environment.rewards or environment.kind != "function":
+        return
+    if environment.function:
+        what = "names a function, and so do the tables environment.rewards"
+        yield Problem(FUNCTION, what, 'write it as a table of its own: [environment.rewards.NAME] with function = "…"')
+    if len(environment.rewards) > REWARDS_MAX:
+        what = f"has {len(environment.rewards)} functions, and a record has room for {REWARDS_MAX}"
+        yield Problem(TABLES, what, "let one function add some of them up")
+    if not any(one.weight for one in environment.rewards.values()):
+        yield Problem(TABLES, "gives every function the weight 0: all rewards would be 0", "give one a weight")
+    for name, reward in environment.rewards.items():
+        yield from _of_table(f"{TABLES}.{name}", reward, config.model.max_new_tokens)
+
+
+def _of_table(where: str, reward: Reward, max_new_tokens: int) -> Iterator[Problem]:
+    if len(reward.kinds) != 1:
+        has = " and ".join(reward.kinds) or "no function"
+        yield Problem(where, f"has {has}; a reward has exactly one of {', '.join(KINDS)}", "write one table for each")
+    if reward.function and ":" not in reward.function:
+        ready = f", and {reward.function} = {{…}} is the ready-made one" if reward.function in KINDS else ""
+        what = f'is "{reward.function}", in which no colon divides the module from the name'
+        yield Problem(f"{where}.function", what, f'write "module:function"{ready}')
+    if reward.format:
+        try:
+            re.compile(reward.format.pattern)
+        except re.error as error:
+            what = f"{reward.format.pattern!r} is no regular expression: {error}"
+            yield Problem(f"{where}.format.pattern", what, "write one as Python's re has them, in single quotes")
+    if reward.overlong:
+        yield from _of_lengths(f"{where}.overlong", reward.overlong, max_new_tokens)
+
+
+def _of_lengths(where: str, overlong: Overlong, max_new_tokens: int) -> Iterator[Problem]:
+    free = overlong.max_tokens - overlong.cache_tokens
+    if free < 0:
+        yield Problem(f"{where}.cache_tokens", "is above max_tokens: every answer would be punished", "lower it")
+    elif free >= max_new_tokens:
+        what = f"punishes answers of more than {free} tokens, and model.max_new_tokens is {max_new_tokens}"
+        yield Problem(f"{where}.max_tokens", what, f"set {max_new_tokens}, or raise model.max_new_tokens")
+
+
+def weighted(parts: Mapping[str, float], rewards: Mapping[str, Reward]) -> float:
+    """Returns the reward of a sample: the weighted sum of what each function gave it."""
+    return math.fsum(rewards[name].weight * part for name, part in parts.items())
+
+
+def named_code(environment: "Environment") -> dict[str, str]:
+    """Returns the user's code that an environment runs: the key that names it → `module:name`."""
+    if environment.kind == "function" and environment.rewards:
+        named = {f"{TABLES}.{name}.function": one.function for name, one in environment.rewards.items()}
+        return {where: reference for where, reference in named.items() if reference}
+    return {FUNCTION: environment.function}
