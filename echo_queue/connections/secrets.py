@@ -4,7 +4,7 @@
 - Those of external services come from the environment, or from the file that `…_FILE` names. A variable with a role's
   name, such as `ECHO_QUEUE_WORKER_STORE_ACCESS_KEY`, precedes the one for all roles. Without store keys, boto3's own
   chain (profile, instance role) applies.
-- The key that an engine's server may ask for (`rollout.http`) comes from the environment or its file alone.
+- The keys that an engine's server (`rollout.http`) and judges may ask for come from the environment or its file alone.
 - The key that signs weights is made by the learner, unless the environment has it (`learner.publication.signing_key`).
 """
 
@@ -24,6 +24,7 @@ Role = Literal["admin", "submitter", "worker", "learner", "monitor", "controller
 FILE = "secrets.json"
 SIGNING_KEY = "ECHO_QUEUE_LEARNER_SIGNING_KEY"
 ENGINE_KEY = "ECHO_QUEUE_HTTP_API_KEY"
+JUDGE_KEY = "ECHO_QUEUE_JUDGE_API_KEY"
 ROLES: tuple[Role, ...] = get_args(Role)
 OPTIONAL: tuple[Role, ...] = ("controller",)
 """Roles that a run may do without, and whose user a server of one's own need not have."""
@@ -127,6 +128,11 @@ def signing_key(environ: Mapping[str, str] = os.environ) -> str | None:
 def engine_key(environ: Mapping[str, str] = os.environ) -> str | None:
     """Returns the `--api-key` of the server at `rollout.http.url`, or None if it has none."""
     return _from_environment(ENGINE_KEY, environ)
+
+
+def judge_key(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Returns the key of the servers at `environment.rewards.NAME.judge.url`, or None if they have none."""
+    return _from_environment(JUDGE_KEY, environ)
 
 
 def own_variable(role: Role, secret: str, environ: Mapping[str, str] = os.environ) -> bool:

@@ -93,6 +93,9 @@ def needed_columns(environment: Environment) -> NeededColumns:
         if arguments := arguments_of(where, reference):
             each |= dict.fromkeys(sorted(arguments.needed - {*GIVEN, *ON_REQUEST}), reference)
             keywords |= arguments.named & set(ON_REQUEST)
+    for where, reward in environment.reward_functions.items():
+        if reward.judge:
+            each |= dict.fromkeys(sorted({*reward.judge.asked} - {"prompt", "completion"}), f"the judge {where}")
     return NeededColumns(each=each, keywords=frozenset(keywords))
 
 

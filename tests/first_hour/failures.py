@@ -302,6 +302,33 @@ def _rewards() -> Iterator[Failure[Home]]:
     yield Failure("no answers", both(tables(both_tables), lacking), right, "needs the columns answer", "rename")
 
 
+def _judges() -> Iterator[Failure[Home]]:
+    where = "environment.rewards.one.judge"
+    good: dict[str, object] = {
+        "url": "http://judge:8000/v1",
+        "model": "grader",
+        "prompt": "{prompt} {completion}",
+        "verdict": "is ([0-9]+)",
+    }
+    for cause, key, changes, what, fix in (
+        ("no address", "url", {"url": "judge:8000"}, "it has another form", "docs/configuration.md"),
+        ("the call in the address", "url", {"url": "http://j/v1/chat/completions"}, "names the call", '"http://j/v1"'),
+        ("a secret in the address", "url", {"url": "http://me:hunter2@j/v1"}, "others would see", "ECHO_QUEUE_JUDGE_"),
+        ("no answer", "prompt", {"prompt": "{prompt}"}, "would not see the answer", "add it"),
+        ("a brace", "prompt", {"prompt": "{completion} {"}, "braces that are no names", "{{ and }}"),
+        ("braces", "prompt", {"prompt": '{completion} {"score"}'}, "no name of a column", "{{ and }}"),
+        ("no column", "prompt", {"prompt": "{completion} {wanted}"}, "needs the columns wanted", "rename the columns"),
+        ("no pattern", "verdict", {"verdict": "("}, "no regular expression", "single quotes"),
+        ("no group", "verdict", {"verdict": "[0-9]+"}, "has 0 groups", "the number alone in brackets"),
+        ("too patient", "timeout_s", {"timeout_s": 30.0}, "is not below environment.timeout_s = 30", "lower it"),
+    ):  # fmt: skip
+        table = ", ".join(f"{name} = {value!r}" for name, value in {**good, **changes}.items())
+        yield Failure(cause, tables(f"{{one = {{judge = {{{table}}}}}}}"), f"{where}.{key}", what, fix)
+    table = ", ".join(f"{name} = {value!r}" for name, value in good.items())
+    lost = both(tables(f"{{one = {{judge = {{{table}}}}}}}"), setting(judge_api_key_file="/none"))
+    yield Failure("no file of its key", lost, "ECHO_QUEUE_JUDGE_API_KEY_FILE", "/none", "name a readable file")
+
+
 def _returns() -> Iterator[Failure[Home]]:
     where, fix = "environment.function", "return a list with one number per completion"
     for cause, text, what in (
@@ -389,6 +416,7 @@ GROUPS = {
     "prompts": _prompts,
     "reward": _reward,
     "rewards": _rewards,
+    "judges": _judges,
     "returns": _returns,
     "settings": _settings,
     "services": _services,

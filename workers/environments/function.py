@@ -17,6 +17,7 @@ from typing import Any
 
 from echo_queue.config.named_function import named_function
 from echo_queue.config.rewards import FUNCTION, ON_REQUEST, SINGLE, TABLES, Reward, weighted
+from echo_queue.connections.secrets import judge_key
 from workers.environments import ready_made
 from workers.environments.checked_rewards import RewardError, checked_rewards
 from workers.environments.protocol import Rewards, ScoringRequest
@@ -89,6 +90,10 @@ class Functions:
             return ready_made.overlong(table.overlong)
         if table.format:
             return ready_made.matches(table.format)
+        if table.judge:
+            from workers.environments.judge import judge  # not sooner: its client takes a while to import
+
+            return judge(table.judge, judge_key())
         return named_function(table.function, f"{TABLES}.{name}.function" if self._named else FUNCTION, "worker")
 
 

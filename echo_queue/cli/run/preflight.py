@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from echo_queue.config import Config, Environment, module_search
 from echo_queue.config.function_text import definition, missing_import, wrong_returns
 from echo_queue.config.model import NAMED
-from echo_queue.config.rewards import named_code
+from echo_queue.config.rewards import TABLES, named_code
 from echo_queue.errors import EchoQueueError, Problem, UnfitPromptError
 from echo_queue.file_lock import is_locked
 from echo_queue.fleet.invitation import machine
@@ -75,6 +75,8 @@ def problems(config: Config, role: For = For.run) -> Iterator[Problem]:
         yield Problem("learner.device", what, 'install a CUDA build of torch, or write "auto" or "cpu"')
     if role in (For.run, For.worker):
         yield from _code(config.environment)
+        if any(reward.judge for reward in config.environment.reward_functions.values()):
+            yield from _key_of_judges()
     if role is For.run:
         yield from _ports(config)
     if role in (For.run, For.learner):
@@ -83,6 +85,12 @@ def problems(config: Config, role: For = For.run) -> Iterator[Problem]:
             yield loss
     if role in (For.run, For.submitter):
         yield from _prompts(config, role)
+
+
+def _who_needs(environment: Environment) -> dict[str, str]:
+    """Returns who may need columns: the key that names it → its name in `NeededColumns.each`."""
+    judges = {name for name, reward in environment.reward_functions.items() if reward.judge}
+    return named_code(environment) | {f"{TABLES}.{name}.judge.prompt": f"the judge {name}" for name in sorted(judges)}
 
 
 def _code(environment: Environment) -> Iterator[Problem]:
@@ -102,6 +110,15 @@ def _code(environment: Environment) -> Iterator[Problem]:
         elif wrong := wrong_returns(function):
             fix = "return a list with one number per completion"
             yield Problem(where, f"{reference} {wrong}, and no list of rewards", fix)
+
+
+def _key_of_judges() -> Iterator[Problem]:
+    from echo_queue.connections.secrets import judge_key
+
+    try:
+        judge_key()
+    except EchoQueueError as error:
+        yield from error.problems
 
 
 def warnings(config: Config, role: For = For.run) -> Iterator[Problem]:
@@ -227,10 +244,10 @@ def _columns(config: Config, role: For, columns: Sequence[str]) -> Iterator[Prob
         what = f'is "{kind}", which scores the prompts of its own sets alone (columns {", ".join(missing)}); {has}'
         fix = 'for prompts of your own write kind = "function", with a reward function, "math" or another one'
         yield Problem("environment.kind", what, f"{fix}; or name {kind}:… as prompts.source")
-    for where, reference in named_code(config.environment).items():
+    for where, reference in _who_needs(config.environment).items():
         if missing := [name for name, by in needed.each.items() if by == reference and name not in columns]:
             what = f"{reference} needs the columns {', '.join(missing)}; {has}"
-            yield Problem(where, what, "rename the columns of the prompts, or the function's arguments")
+            yield Problem(where, what, "rename the columns of the prompts, or what asks for them")
         arguments = arguments_of(where, reference) if needed.keywords and role is For.run else None
         if arguments and (refused := arguments.refused(columns)):  # elsewhere the workers have the function
             what = f"{reference} does not take {', '.join(refused)}, which every call passes"

@@ -16,7 +16,7 @@ from echo_queue.connections.endpoints import RedisEndpoint
 from echo_queue.connections.redis_errors import explain
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.fleet.invitation.register import Guest
-from echo_queue.fleet.invitation.settings import TLS_FIX, code_named, foreign, is_private
+from echo_queue.fleet.invitation.settings import TLS_FIX, code_named, foreign, is_private, judges_named
 from echo_queue.fleet.invitation.token import ANOTHER, Grant, Invitation, InvitationError, SignedToken
 
 TRUST_FIX = "add --inviter KEY, with the key that `echo-queue invite` printed beside the token"
@@ -34,6 +34,9 @@ def refuse_unsafe(token: SignedToken, inviter: str) -> None:
         raise _refused(f"names {invitation.redis_url}, which is not encrypted", TLS_FIX)
     if not inviter and (code := code_named(invitation.settings)):
         what = f"would run {code} here, and this machine was not told whom to trust"
+        raise _refused(what, TRUST_FIX)
+    if not inviter and (judges := judges_named(invitation.settings)):
+        what = f"would send answers and this machine's key of judges to {judges}, and it was not told whom to trust"
         raise _refused(what, TRUST_FIX)
 
 

@@ -51,6 +51,14 @@ def code_named(settings: Mapping[str, Mapping[str, Any]]) -> str:
     return ", ".join(str(one["function"]) for one in own if isinstance(one, Mapping) and one.get("function"))
 
 
+def judges_named(settings: Mapping[str, Mapping[str, Any]]) -> str:
+    """Returns the addresses to which a worker with these settings would send answers and its key of judges."""
+    tables = settings.get("environment", {}).get("rewards")
+    own = [table for table in tables.values() if isinstance(table, Mapping)] if isinstance(tables, Mapping) else []
+    judges = [table.get("judge") for table in own]
+    return ", ".join(str(one.get("url")) for one in judges if isinstance(one, Mapping))
+
+
 def uninviting(config: Config) -> Iterator[Problem]:
     """Yields why nobody can be invited to a run with this configuration."""
     for key, url in (("redis.url", config.redis.url), ("store.url", config.store.url)):

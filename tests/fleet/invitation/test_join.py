@@ -197,6 +197,10 @@ def test_a_forged_token_is_refused_before_anything_is_sent_or_as_soon_as_redis_i
             {"settings": {"environment": {"kind": "function", "rewards": {"a": {"function": "os:system"}}}}},
             "would run os:system here",
         ),
+        (
+            {"settings": {"environment": {"rewards": {"a": {"judge": {"url": "http://10.0.0.1"}}}}}},
+            "key of judges to http://10.0.0.1",
+        ),
     ],
 )
 def test_no_token_makes_a_machine_do_what_its_owner_did_not_say(
