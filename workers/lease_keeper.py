@@ -23,6 +23,7 @@ from echo_queue.queue.generation_times import GenerationTimes
 from echo_queue.queue.types import Departure
 from echo_queue.records import PartialGroup, Published, Task, Version
 from workers.engines import Engine
+from workers.environments.protocol import Spent
 from workers.held_leases import HeldLeases
 from workers.item_errors import at_once
 
@@ -51,6 +52,14 @@ class Place(NamedTuple):
     machine: str
 
 
+class Scoring(NamedTuple):
+    """The mean time of the environment's last calls, the samples that wait for it, and what judges have cost so far."""
+
+    call_s: float
+    unscored: int
+    spent: Spent = Spent()
+
+
 class GroupRate:
     """The groups accepted per second since the last `RATE_STEPS` times that some were; it falls while none are."""
 
@@ -68,8 +77,7 @@ class LeaseKeeper(CheckedThread):
     """Renews, stores and reports every `every_s` seconds.
 
     `accepted` returns the number of groups that the queue has accepted so far, and `generation_s` the times of the last
-    of them. `scoring` returns the mean time of the environment's last calls, and the number of samples that wait for
-    it. `fetched` has the weight bytes fetched so far, by source; all but those from the "store" came from other
+    of them. `fetched` has the weight bytes fetched so far, by source; all but those from the "store" came from other
     workers. Other threads count all four. `obey` is called with the order of the fleet's controller that answers a
     heartbeat, if there is one.
     """
@@ -84,7 +92,7 @@ class LeaseKeeper(CheckedThread):
         every_s: float,
         accepted: Callable[[], int],
         generation_s: Callable[[], Sequence[float]],
-        scoring: Callable[[], tuple[float, int]],
+        scoring: Callable[[], Scoring],
         fetched: Mapping[str, int],
         place: Place,
         obey: Callable[[WorkerOrder], None],
@@ -196,7 +204,7 @@ class LeaseKeeper(CheckedThread):
 
     def _heartbeat(self, serving: Serving) -> Heartbeat:
         now_s, accepted = time.monotonic(), self._accepted()
-        scoring_s, unscored = self._scoring()
+        scoring = self._scoring()
         fetched_bytes, store_bytes = sum(self._fetched.values()), self._fetched.get("store", 0)
         return Heartbeat(
             engine=self._engine.name,
@@ -213,8 +221,10 @@ class LeaseKeeper(CheckedThread):
             pool=self._place.pool,
             machine=self._place.machine,
             generation=GenerationTimes.of(self._generation_s()),
-            scoring_s=scoring_s,
-            unscored=unscored,
+            scoring_s=scoring.call_s,
+            unscored=scoring.unscored,
+            judge_calls=scoring.spent.calls,
+            judge_tokens=scoring.spent.tokens,
         )
 
     def _tokens_per_s(self, now_s: float) -> float:

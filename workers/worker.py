@@ -17,7 +17,7 @@ from workers import base_model, engines
 from workers.completer import GroupCompleter
 from workers.environments.scorer import Scorer
 from workers.held_leases import HeldLeases
-from workers.lease_keeper import LeaseKeeper, Place
+from workers.lease_keeper import LeaseKeeper, Place, Scoring
 from workers.leaser import TaskLeaser
 from workers.prompt_encoder import PromptEncoder
 from workers.rollout_loop import RolloutLoop
@@ -68,7 +68,7 @@ def work(
             every_s=config.telemetry.heartbeat_s,
             accepted=lambda: completer.accepted,
             generation_s=lambda: completer.generation_s,
-            scoring=lambda: (completer.scoring_s, completer.waiting),
+            scoring=lambda: Scoring(completer.scoring_s, completer.waiting, scorer.spent),
             fetched=weights.fetched,
             place=Place(config.rollout.pool, config.rollout.machine or socket.gethostname()),
             obey=shutdown.obey,

@@ -20,7 +20,7 @@ from echo_queue.queue.rhythm import room_for
 from echo_queue.records import BASE, PromptRow, Published, Task, Version
 from echo_queue.submission.shards import ShardReader
 from workers.held_leases import HeldLeases
-from workers.lease_keeper import LeaseKeeper, Place
+from workers.lease_keeper import LeaseKeeper, Place, Scoring
 from workers.leaser import TaskLeaser
 from workers.prompt_encoder import PromptEncoder
 from workers.weights.fetch import FetchedVersion, VersionFetcher
@@ -97,7 +97,7 @@ class WaitingWorker:
             every_s=config.telemetry.heartbeat_s,
             accepted=lambda: 0,
             generation_s=tuple,
-            scoring=lambda: (0.0, 0),
+            scoring=lambda: Scoring(0.0, 0),
             fetched={},
             obey=lambda order: None,
             place=Place("", name),

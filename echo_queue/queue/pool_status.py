@@ -28,6 +28,7 @@ class PoolStatus:
     `groups_per_s`, `tokens_per_s`: of all of them together. `generation`: of the groups that each of them finished
     last. `arrival`: null until a worker has served a version that was published in its life. `scoring_s`: the mean time
     of a call of the environment at the worker where it takes longest. `unscored`: samples that wait for it.
+    `judge_calls`, `judge_tokens`: what judges have cost since these workers started.
     """
 
     name: str
@@ -39,6 +40,8 @@ class PoolStatus:
     arrival: Arrival | None
     scoring_s: float
     unscored: int
+    judge_calls: int
+    judge_tokens: int
 
 
 def pools_of(workers: Iterable[WorkerStatus]) -> tuple[PoolStatus, ...]:
@@ -61,6 +64,8 @@ def _pool(name: str, beats: Sequence[Heartbeat]) -> PoolStatus:
         arrival=arrival_of(beats),
         scoring_s=max(beat.scoring_s for beat in beats),
         unscored=sum(beat.unscored for beat in beats),
+        judge_calls=sum(beat.judge_calls for beat in beats),
+        judge_tokens=sum(beat.judge_tokens for beat in beats),
     )
 
 

@@ -313,6 +313,10 @@ class Heartbeat:
     """The mean time of the last calls of the environment, from the question to the answer; 0 before the first."""
     unscored: int = 0
     """Samples that have ended and wait for the environment, or are with it."""
+    judge_calls: int = 0
+    """Questions that judges were asked since the worker started."""
+    judge_tokens: int = 0
+    """Tokens of these questions and their answers, as the judges' servers count them."""
 
 
 @dataclass(frozen=True)

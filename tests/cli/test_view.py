@@ -38,6 +38,8 @@ BEAT = Heartbeat(
     generation=GenerationTimes.of([8.0] * 98 + [60.0] * 2),
     scoring_s=1.5,
     unscored=12,
+    judge_calls=1_234,
+    judge_tokens=567_890,
 )
 STATUS = Status(
     learner=Version(1, 40),
@@ -110,6 +112,7 @@ def test_a_picture_shows_what_one_asks_first() -> None:
     text = drawn(PICTURE)
     assert "pool spot: 1 worker on 1 machine, 3.2 groups/s" in " ".join(text.split())
     assert "scoring takes 1.5 s a call, 12 samples wait for it" in " ".join(text.split())
+    assert "judges were asked 1.2k times, 567.9k tokens" in " ".join(text.split())
     for fact in ("quickstart", "3:07", "1,152", "1,344", "S = 4", "mean 0.75", "5.1k", "gone"):
         assert fact in text
     assert "worker-1 restarted 2×" in text

@@ -28,7 +28,7 @@ def test_everything_a_heartbeat_tells_comes_back(queue: Clients) -> None:
     told = Heartbeat(
         "engine", harness.version, "generating", 12.5, 0.25, 7, 0, 34.5, 1 << 40, 3 << 41,
         release="9.9.9", pool="spot", machine="node-7", generation=GenerationTimes.of([2.0, 3.0, 3.1, 900.0]),
-        scoring_s=1.5, unscored=12,
+        scoring_s=1.5, unscored=12, judge_calls=40, judge_tokens=9_000,
     )  # fmt: skip
     queue.heartbeat("w1", told, every_s=60.0)
     assert beat_of(queue) == told
@@ -110,8 +110,9 @@ def test_pools_sum_up_their_living_workers() -> None:
     def worker(name: str, pool: str, arrived_ms: int, times: list[float]) -> WorkerStatus:
         generation = GenerationTimes.of(times)
         beat = Heartbeat(
-            "engine", Version(0, 0), "idle", 10.0, 0.5, pool=pool, machine=name[:2], scoring_s=len(times), unscored=2
-        )
+            "engine", Version(0, 0), "idle", 10.0, 0.5, pool=pool, machine=name[:2], scoring_s=len(times), unscored=2,
+            judge_calls=3, judge_tokens=400,
+        )  # fmt: skip
         return WorkerStatus(name, 0, replace(beat, arrived_ms=arrived_ms, generation=generation))
 
     slow = [worker(f"m{number % 2}-{number}", "slow", 1_000 * number, [8.0] * 10) for number in range(1, 11)]
@@ -120,4 +121,5 @@ def test_pools_sum_up_their_living_workers() -> None:
     assert (second.name, second.workers, second.machines, second.groups_per_s) == ("slow", 10, 2, 5.0)
     assert second.arrival == Arrival(5.0, 9.0, 10.0)
     assert (second.scoring_s, second.unscored) == (10.0, 20)
+    assert (second.judge_calls, second.judge_tokens) == (30, 4_000)
     assert second.generation.groups == 100 and second.generation.p50_s == pytest.approx(8.0, rel=0.2)

@@ -12,6 +12,7 @@ from tests.servers.ports import free_port
 from tests.workers.asking import score
 from tests.workers.test_environments import answers, scorer
 from workers.environments.calls import ScoringError
+from workers.environments.protocol import Spent
 from workers.environments.scorer import Scorer
 
 SETTINGS = {"model": "grader", "prompt": "{prompt} | {completion} | {answer}", "verdict": r"Score: (-?[0-9.]+)"}
@@ -63,6 +64,7 @@ def test_a_judge_that_is_busy_is_asked_again() -> None:
     replies = [Reply(429, b"slow down", {"Retry-After": "0.1"}), Reply(503), said("Score: 3")]
     with serving(lambda _: replies.pop(0)) as url, judged(url) as one:
         assert score(one, answers(["x"], answer="")) == [3.0]
+        assert one.spent == Spent(calls=3, tokens=7)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,7 @@ def test_a_judge_without_a_verdict_fails_the_attempt_by_its_name(reply: Reply, t
     with serving(refuse) as url, judged(url, tries=2) as one, pytest.raises(ScoringError) as told:
         score(one, answers(["x"], answer=""))
     assert reason in str(told.value) and str(told.value).endswith("(reward graded)")
-    assert len(asked) == tries
+    assert len(asked) == tries == one.spent.calls
 
 
 def test_a_judge_that_is_gone_fails_the_attempt_by_its_name() -> None:
@@ -113,6 +115,7 @@ def test_a_judge_that_is_slow_fails_the_attempt_by_its_name() -> None:
     with serving(grade) as url, judged(url, timeout_s=1.0) as one:
         with pytest.raises(ScoringError, match=r"no verdict within timeout_s = 1 \(reward graded\)$"):
             score(one, answers(["x"], answer=""))
+        assert one.spent == Spent(calls=1)
         over.set()
 
 

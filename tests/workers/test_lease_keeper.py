@@ -15,8 +15,9 @@ from echo_queue.records import NOTHING, PartialGroup, PartialSample, Span, Versi
 from tests.queue.clients import Clients
 from tests.workers.worker_harness import WorkerHarness, tensors_of
 from workers import engines
+from workers.environments.protocol import Spent
 from workers.held_leases import HeldLeases
-from workers.lease_keeper import GroupRate, LeaseKeeper, Place
+from workers.lease_keeper import GroupRate, LeaseKeeper, Place, Scoring
 
 Begin = Callable[..., WorkerHarness]
 BASE = Version(0, 0)
@@ -38,7 +39,7 @@ def heart_of(run: WorkerHarness, folder: Path, queue: Clients, held: HeldLeases)
         every_s=0.1,
         accepted=lambda: 0,
         generation_s=tuple,
-        scoring=lambda: (1.5, 3),
+        scoring=lambda: Scoring(1.5, 3, Spent(40, 9_000)),
         fetched={},
         place=Place("spot", "node-7"),
         obey=lambda order: None,

@@ -67,7 +67,8 @@ def misbehaving() -> Iterator[Scorer]:
         (["short"], r"given 1 completions .* length 0 \(reward misbehaves\)$"),
         (["nan"], r"returned nan as reward 0 \(reward misbehaves\)$"),
         (["one number"], r"returned a float; return a list .* \(reward misbehaves\)$"),
-        (["hang"], "timeout_s = 2"),
+        (["hang"], r"longer than environment.timeout_s = 2.0 \(reward misbehaves\)$"),
+        (["die"], r"process ended with 7 .* \(reward misbehaves\)$"),
     ],
 )
 def test_a_function_that_fails_fails_the_call_by_its_name(misbehaving: Scorer, asked: list[str], reason: str) -> None:
@@ -82,6 +83,14 @@ def test_coroutines_that_fail_do_so_by_their_names_and_end_those_that_wait() -> 
         for _ in range(2):
             with pytest.raises(ScoringError, match=r"later \(reward fails, rewards.py, line \d+\)$"):
                 score(one, answers(["99"]))
+
+
+def test_coroutines_that_hang_fail_the_call_by_their_names() -> None:
+    waits = {"function": f"{REWARDS}:meets"}
+    tables = {"first": waits, **functions(counts_ids=1.0), "second": waits}
+    told = r"environment.timeout_s = 2.0 \(reward first and second\)$"
+    with scorer(kind="function", rewards=tables, timeout_s=2.0) as one, pytest.raises(ScoringError, match=told):
+        score(one, answers(["99"]))
 
 
 def test_overlong_answers_are_punished_as_in_dapo() -> None:

@@ -35,7 +35,14 @@ class Call:
     """When the worker asked (monotonic clock)."""
     late_s: float = 0.0
     """When the answer of the process that has the call is late."""
+    within: tuple[str, ...] = ()
+    """The reward functions that the process that has the call is in, where there are several."""
     answer: Rewards | Reply | ScoringError | None = None
+
+    def unanswered(self, reason: str) -> ScoringError:
+        """Returns the error of a call that no answer ended. It ends with the names of functions, as `Failed` does."""
+        said = f" (reward {' and '.join(self.within)})" if self.within else ""
+        return ScoringError(reason + said)
 
     @property
     def rewards(self) -> Rewards:

@@ -2,6 +2,7 @@
 
 - On the socket FD (`pipe.py`) it answers a `ScoringRequest` with `Rewards`, a `Turn` with a `Reply`, and either with
   `Failed`, until the socket closes. An answer bears its question's number; calls that wait are answered side by side.
+- Before its answer, a call may say `Within` which function it is, and what judges have `Spent`.
 - Signals that ask it to end do nothing (`keeper.py`); processes that the environment starts have the usual handlers.
 - No process that the environment forks speaks for it: the socket is closed there, and one that comes back ends.
 """
@@ -11,6 +12,7 @@ import socket
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -19,7 +21,7 @@ from echo_queue.errors import ConfigError, Problem
 from workers.environments import forks
 from workers.environments.checked_rewards import RewardError, checked_rewards
 from workers.environments.pipe import Pipe
-from workers.environments.protocol import EnvironmentSettings, Reply, Rewards, ScoringRequest, Turn
+from workers.environments.protocol import EnvironmentSettings, Reply, Rewards, ScoringRequest, Spent, Tell, Turn, Within
 from workers.environments.registry import create
 from workers.environments.sessions import Sessions
 from workers.environments.tracebacks import FRAMES_MAX, Frame, UserModules, formatted
@@ -58,8 +60,11 @@ class Failed:
     frames: list[Frame]
 
 
-Answer = Ready | Cancelled | Unfit | Rewards | Reply | Failed
-Answerer = Callable[[dict[str, Any]], Coroutine[Any, Any, Rewards | Reply]]
+COUNTED = 1 << 53
+"""Less than this is counted exactly by everyone who reads a heartbeat."""
+
+Answer = Ready | Cancelled | Unfit | Within | Spent | Rewards | Reply | Failed
+Answerer = Callable[[dict[str, Any], Tell], Coroutine[Any, Any, Rewards | Reply]]
 
 
 def message_of(answer: Answer, number: int = 0) -> list[Any]:
@@ -74,6 +79,12 @@ def answer_of(message: Any) -> Answer:
             return Ready(asynchronous)
         case ["Cancelled", _]:
             return Cancelled()
+        case ["Within", {"names": [*names]}]:
+            return Within(tuple(map(str, names)))
+        case ["Spent", {"calls": int(calls), "tokens": int(tokens)}] if (
+            0 <= min(calls, tokens) <= calls + tokens < COUNTED
+        ):
+            return Spent(calls, tokens)
     return _outcome_of(message)
 
 
@@ -171,13 +182,17 @@ class Server:
     async def _answered(self, number: int, body: dict[str, Any]) -> None:
         """Answers a call. Until it first waits, this is run by hand."""
         try:
-            answer: Answer = await self._answer(body)
+            answer: Answer = await self._answer(body, partial(self._tell, number))
         except BaseException as error:
             self._end_if_forked(1)
             answer = self._failed(error)
         self._end_if_forked(0)
         self._waiting.pop(number, None)
         self._pipe.send(message_of(answer, number))
+
+    def _tell(self, number: int, what: Within | Spent) -> None:
+        self._end_if_forked(0)
+        self._pipe.send(message_of(what, number))
 
     def _failed(self, error: BaseException) -> Failed:
         name = ""
@@ -211,14 +226,14 @@ def answerer(settings: EnvironmentSettings) -> Answerer:
     if hasattr(environment, "start"):
         sessions = Sessions(environment, settings.max_turns)
 
-        async def reply(message: dict[str, Any]) -> Reply:
+        async def reply(message: dict[str, Any], tell: Tell) -> Reply:
             return checked_reply(await sessions.reply(Turn(**message)))
 
         return reply
 
-    async def score(message: dict[str, Any]) -> Rewards:
+    async def score(message: dict[str, Any], tell: Tell) -> Rewards:
         request = ScoringRequest(**message)
-        scored: Rewards = await environment.score(request)
+        scored: Rewards = await environment.score(request, tell)
         return Rewards(checked_rewards(scored.values, len(request.completions)), scored.parts)
 
     return score

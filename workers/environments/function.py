@@ -20,7 +20,7 @@ from echo_queue.config.rewards import FUNCTION, ON_REQUEST, SINGLE, TABLES, Rewa
 from echo_queue.connections.secrets import judge_key
 from workers.environments import ready_made
 from workers.environments.checked_rewards import RewardError, checked_rewards
-from workers.environments.protocol import Rewards, ScoringRequest
+from workers.environments.protocol import Rewards, ScoringRequest, Spent, Tell, Within
 from workers.environments.settled import in_event_loop
 
 
@@ -32,16 +32,28 @@ class Functions:
         self._named = bool(tables)
         if not tables:
             self._tables = {SINGLE: Reward(function=function)}
-        self._functions = {name: RewardFunction(self._made(name, table)) for name, table in self._tables.items()}
+        made = {name: self._made(name, table) for name, table in self._tables.items()}
+        self._judges: list[Any] = [made[name] for name, table in self._tables.items() if table.judge]
+        self._functions = {name: RewardFunction(one) for name, one in made.items()}
 
-    async def score(self, request: ScoringRequest) -> Rewards:
+    async def score(self, request: ScoringRequest, tell: Tell) -> Rewards:
         """Scores the completions by every function. Raises `RewardError` if one of them fails.
 
         Until the first coroutine waits, this may be run by hand.
         """
+        try:
+            return await self._scored(request, tell)
+        finally:
+            for judge in self._judges:
+                if (spent := judge.take_spent()) != Spent():
+                    tell(spent)
+
+    async def _scored(self, request: ScoringRequest, tell: Tell) -> Rewards:
         answers, waiting = dict[str, Any](), dict[str, Awaitable[Any]]()
         try:
             for name, function in self._functions.items():
+                if self._named:
+                    tell(Within((name,)))
                 with self._failing(name):
                     answers[name] = function(request)
                 if inspect.isawaitable(answers[name]):
@@ -52,26 +64,34 @@ class Functions:
             raise
         if waiting:
             await in_event_loop()
-            answers |= await self._awaited(waiting)
+            answers |= await self._awaited(waiting, tell)
         count = len(request.completions)
         parts = {name: self._checked(name, answer, count) for name, answer in answers.items()}
         of_samples = (dict(zip(parts, values, strict=True)) for values in zip(*parts.values(), strict=True))
         return Rewards([weighted(each, self._tables) for each in of_samples], parts)
 
-    async def _awaited(self, waiting: Mapping[str, Awaitable[Any]]) -> dict[str, Any]:
+    async def _awaited(self, waiting: Mapping[str, Awaitable[Any]], tell: Tell) -> dict[str, Any]:
         """Awaits all of them at once. The first that fails ends the others."""
         import asyncio  # not sooner: most functions need none, and it takes a while
 
+        left = dict.fromkeys(waiting)
+
+        async def answer(name: str, one: Awaitable[Any]) -> Any:
+            with self._failing(name):
+                found = await one
+            del left[name]
+            if self._named:
+                tell(Within(tuple(left)))
+            return found
+
+        if self._named:
+            tell(Within(tuple(left)))
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = {name: group.create_task(self._answer(name, one)) for name, one in waiting.items()}
+                tasks = {name: group.create_task(answer(name, one)) for name, one in waiting.items()}
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from failed.exceptions[0].__cause__
         return {name: task.result() for name, task in tasks.items()}
-
-    async def _answer(self, name: str, waiting: Awaitable[Any]) -> Any:
-        with self._failing(name):
-            return await waiting
 
     def _checked(self, name: str, answer: Any, count: int) -> list[float]:
         with self._failing(name):
@@ -91,9 +111,9 @@ class Functions:
         if table.format:
             return ready_made.matches(table.format)
         if table.judge:
-            from workers.environments.judge import judge  # not sooner: its client takes a while to import
+            from workers.environments.judge import JudgeFunction  # not sooner: its client takes a while to import
 
-            return judge(table.judge, judge_key())
+            return JudgeFunction(table.judge, judge_key())
         return named_function(table.function, f"{TABLES}.{name}.function" if self._named else FUNCTION, "worker")
 
 

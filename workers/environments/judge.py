@@ -12,13 +12,14 @@ import asyncio
 import math
 import random
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import httpx2
 import orjson
 
 from echo_queue.config.rewards import Judge
+from workers.environments.protocol import Spent
 
 AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 """Statuses after which the same question may be answered."""
@@ -31,25 +32,31 @@ class NoVerdict(Exception):
     """The judge gave no verdict on an answer. The message says why."""
 
 
-def judge(settings: Judge, key: str | None) -> Callable[..., Awaitable[list[float]]]:
-    """Returns the reward function. `key`: the server's, if it asks for one."""
-    server = _Server(settings, key)
+class JudgeFunction:
+    """The reward function. `key`: the server's, if it asks for one."""
 
-    async def judged(prompts: Sequence[Any], completions: Sequence[Any], **columns: Sequence[Any]) -> list[float]:
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(server.verdict(_question(settings.prompt, prompt, completion, columns, place)))
-                for place, (prompt, completion) in enumerate(zip(prompts, completions, strict=True))
-            ]
-        return [task.result() for task in tasks]
+    def __init__(self, settings: Judge, key: str | None) -> None:
+        self._prompt = settings.prompt
+        self._server = _Server(settings, key)
 
-    async def of_group(**given: Any) -> list[float]:
+    async def __call__(
+        self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Sequence[Any]
+    ) -> list[float]:
+        questions = [
+            _question(self._prompt, prompt, completion, columns, place)
+            for place, (prompt, completion) in enumerate(zip(prompts, completions, strict=True))
+        ]
         try:
-            return await judged(**given)
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._server.verdict(question)) for question in questions]
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None
+        return [task.result() for task in tasks]
 
-    return of_group
+    def take_spent(self) -> Spent:
+        """Returns what all calls have cost since this was asked last."""
+        spent, self._server.spent = self._server.spent, Spent()
+        return spent
 
 
 class _Server:
@@ -59,6 +66,7 @@ class _Server:
         self._places = asyncio.Semaphore(settings.concurrency)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         limits = httpx2.Limits(max_connections=settings.concurrency)
+        self.spent = Spent()
         self._http = httpx2.AsyncClient(headers=headers, limits=limits, timeout=None, trust_env=False)
 
     async def verdict(self, question: str) -> float:
@@ -81,13 +89,16 @@ class _Server:
                 "temperature": settings.temperature,
             }
             least_s = 0.0
+            self.spent += Spent(calls=1)
             try:
                 reply = await self._http.post(f"{settings.url.rstrip('/')}/chat/completions", json=body)
             except httpx2.TransportError as error:
                 why = f"cannot be reached: {error or type(error).__name__}"
             else:
                 if reply.status_code == httpx2.codes.OK:
-                    return _read(reply.content)
+                    answer = _read(reply.content)
+                    self.spent += Spent(tokens=_tokens_of(answer))
+                    return answer
                 why = f"answered {reply.status_code}: {reply.text[:SHOWN]}"
                 if reply.status_code not in AGAIN:
                     break
@@ -123,6 +134,14 @@ def _read(content: bytes) -> Any:
         return orjson.loads(content)
     except orjson.JSONDecodeError:
         raise NoVerdict(f"the judge's answer is not JSON: {content[:SHOWN]!r}") from None
+
+
+def _tokens_of(answer: Any) -> int:
+    """Returns the tokens of question and answer, as the server counted them; 0 if it did not."""
+    match answer:
+        case {"usage": {"total_tokens": int(tokens)}} if tokens > 0:
+            return tokens
+    return 0
 
 
 def _question(template: str, prompt: Any, completion: Any, columns: Mapping[str, Sequence[Any]], place: int) -> str:

@@ -7,7 +7,7 @@ error, which the submission finds by the same reading.
 
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.submission.solutions import COLUMNS, read_solution
-from workers.environments.protocol import Rewards, ScoringRequest
+from workers.environments.protocol import Rewards, ScoringRequest, Tell
 
 
 class Math:
@@ -19,7 +19,7 @@ class Math:
             raise ConfigError(Problem("environment.kind", "math needs the math-verify package here", fix)) from None
         self._parse, self._verify = math_verify.parse, math_verify.verify
 
-    async def score(self, request: ScoringRequest) -> Rewards:
+    async def score(self, request: ScoringRequest, tell: Tell) -> Rewards:
         column = next((name for name in COLUMNS if name in request.columns), None)
         if column is None:
             raise KeyError(f"needs a column {' or '.join(COLUMNS)}; the prompt has {sorted(request.columns)}")

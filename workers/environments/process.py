@@ -21,6 +21,7 @@ from workers.environments.calls import Call
 from workers.environments.channel import Channel
 from workers.environments.child import Answer, Ready, Unfit, answer_of
 from workers.environments.keeper import held_back
+from workers.environments.protocol import Spent, Within
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +79,7 @@ class EnvironmentProcess:
 
     def ask(self, call: Call) -> None:
         self._asked += 1
+        call.within = ()
         call.late_s = time.monotonic() + self.config.timeout_s
         self.calls[self._asked] = call
         failpoints.step("ask scorer", lambda: self.channel.send([self._asked, "ask", call.question]))
@@ -89,7 +91,7 @@ class EnvironmentProcess:
         self.channel.send([number, "cancel", None])
 
     def hear(self) -> Iterator[tuple[Call | None, Answer]]:
-        """Yields the answers that have come; of those to no call, `Ready` and `Unfit` alone.
+        """Yields the answers that have come; of those to no call, `Ready`, `Unfit` and `Spent` alone.
 
         Raises `EOFError` once the process is gone, `ValueError` for what is no answer.
         """
@@ -100,8 +102,11 @@ class EnvironmentProcess:
                 self.ready = True
                 self._most = self.config.concurrent_calls if answer.asynchronous else 1
                 yield None, answer
-            elif isinstance(answer, Unfit) and not self.ready:
+            elif isinstance(answer, Spent) or (isinstance(answer, Unfit) and not self.ready):
                 yield None, answer
+            elif isinstance(answer, Within):
+                if (call := self.calls.get(number) or self.cancelled.get(number)) is not None:
+                    call.within = answer.names
             elif (call := self.calls.pop(number, None) or self.cancelled.pop(number, None)) is not None:
                 yield call, answer
             elif not 0 < number <= self._asked:

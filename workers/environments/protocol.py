@@ -7,7 +7,7 @@
   model's turns, so it can be made again anywhere (`sessions.py`): a sample may continue on another machine.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -53,6 +53,28 @@ class Rewards:
 
 
 @dataclass(frozen=True)
+class Within:
+    """Says which of several reward functions a call is in; empty: none any more."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What judges have cost: questions that were sent, and tokens as their servers counted them."""
+
+    calls: int = 0
+    tokens: int = 0
+
+    def __add__(self, other: "Spent") -> "Spent":
+        return Spent(self.calls + other.calls, self.tokens + other.tokens)
+
+
+Tell = Callable[[Within | Spent], None]
+"""Tells the worker, before the answer to a call, what it should know even if no answer comes."""
+
+
+@dataclass(frozen=True)
 class Turn:
     """A sample up to the point where the environment must reply.
 
@@ -78,7 +100,7 @@ class Reply:
 class ScoringEnvironment(Protocol):
     """Scores completions at once."""
 
-    async def score(self, request: ScoringRequest) -> Rewards:
+    async def score(self, request: ScoringRequest, tell: Tell) -> Rewards:
         """Returns the reward of each completion, in order. May raise anything.
 
         It is begun by hand, and waits only in an event loop (`settled.in_event_loop`).

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.submission.sources.reasoning_gym import load_package, original
-from workers.environments.protocol import Rewards, ScoringRequest
+from workers.environments.protocol import Rewards, ScoringRequest, Tell
 
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
@@ -20,7 +20,7 @@ class ReasoningGym:
             raise ConfigError(Problem("environment.kind", "needs the reasoning-gym package here", fix))
         load_package()  # takes a second, which should not count as a task's time
 
-    async def score(self, request: ScoringRequest) -> Rewards:
+    async def score(self, request: ScoringRequest, tell: Tell) -> Rewards:
         dataset, entry = original(request.columns)
         return Rewards([float(dataset.score_answer(answer(one), entry)) for one in request.completions])
 

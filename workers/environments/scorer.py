@@ -30,7 +30,7 @@ from workers.environments.calls import Call, ScoringError
 from workers.environments.checked_rewards import checked_rewards
 from workers.environments.child import Answer, Cancelled, Failed, Ready, Unfit, checked_reply
 from workers.environments.process import EnvironmentProcess
-from workers.environments.protocol import Reply, Rewards, ScoringRequest, Turn
+from workers.environments.protocol import Reply, Rewards, ScoringRequest, Spent, Turn
 from workers.environments.sessions import SESSIONS_MAX
 
 log = logging.getLogger(__name__)
@@ -57,6 +57,8 @@ def most_processes(config: EnvironmentConfig) -> int:
 class Scorer:
     def __init__(self, config: EnvironmentConfig) -> None:
         """Starts the first process, without waiting for it."""
+        self.spent = Spent()
+        """What judges have cost since the beginning, but for calls of which a process died."""
         self._config = config
         self.interactive = config.kind in INTERACTIVE
         self._most = most_processes(config)
@@ -166,6 +168,8 @@ class Scorer:
             for call, answer in process.hear():
                 if call is not None:
                     self._end(call, answer)
+                elif isinstance(answer, Spent):
+                    self.spent += answer
                 elif isinstance(answer, Ready):
                     self._made, self._failed_starts = True, 0
                 elif isinstance(answer, Unfit):
@@ -247,7 +251,7 @@ class Scorer:
                 case Turn(), Reply():
                     call.answer = checked_reply(answer)
                 case _, Cancelled():
-                    call.answer = ScoringError(self._late)
+                    call.answer = call.unanswered(self._late)
                 case _, Failed():
                     call.answer = ScoringError(answer.traceback, answer.frames)
                 case _:
@@ -259,7 +263,7 @@ class Scorer:
         self._ended.append(call)
 
     def _fail(self, call: Call, reason: str) -> None:
-        call.answer = ScoringError(reason)
+        call.answer = call.unanswered(reason)
         self._homes.pop(call.session, None)
         self._ended.append(call)
 

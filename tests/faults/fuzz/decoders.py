@@ -541,6 +541,8 @@ DECODERS: dict[str, Decoder] = {
             b'["Reply",{"observation":"x","reward":null}]',
             b'["Reply",{"observation":null,"reward":0.5}]',
             b'["Ready",{}]',
+            b'["Within",{"names":["a"]}]',
+            b'["Spent",{"calls":1,"tokens":2}]',
             b'["Failed",{"traceback":"x","frames":[{"file":"x","line":1,"function":"f"}]}]',
         ],
         (b'"Unfit",{"problems":[', b'{"where":"a","what":"b","fix":"c"}', *JSON_WORDS),

@@ -449,6 +449,8 @@ def _pools(workers: Sequence[WorkerStatus]) -> Iterator[str]:
             told.append(f"a group takes {pool.generation.p50_s:.3g} s, 1% take over {pool.generation.p99_s:.3g} s")
         if pool.scoring_s >= SLOW_SCORING_S:
             told.append(f"scoring takes {pool.scoring_s:.3g} s a call, {counted(pool.unscored, 'sample')} wait for it")
+        if pool.judge_calls:
+            told.append(f"judges were asked {short(pool.judge_calls)} times, {short(pool.judge_tokens)} tokens")
         if pool.arrival:
             told.append(f"weights arrive in {pool.arrival.p50_s:.2f} s, at 90% in {pool.arrival.p90_s:.2f} s")
         yield f"{f'pool {pool.name}' if pool.name else 'all'}: {'; '.join(told)}"
