@@ -121,7 +121,7 @@ def test_gsm8k_becomes_prompts_that_math_scores(tmp_path: Path) -> None:
     for row, right in zip(rows, ("So there are 72 eggs: \\boxed{72}", "\\boxed{1,234}"), strict=True):
         completions = [right, "\\boxed{71}", "I do not know."]
         request = ScoringRequest(row.prompt, completions, [[0]] * 3, row.columns, ["stop"] * 3, [0] * 3)
-        assert asyncio.run(Math().score(request)).values == [1.0, 0.0, 0.0]
+        assert asyncio.run(Math().score(request, lambda _: None)).values == [1.0, 0.0, 0.0]
 
 
 def test_an_answer_without_a_number_is_refused() -> None:

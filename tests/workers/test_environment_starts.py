@@ -155,7 +155,7 @@ def test_a_process_that_does_not_end_is_left_behind(
 ) -> None:
     """The kernel may hold even a killed process, as while a mount hangs."""
     monkeypatch.setattr(process_module, "GONE_S", 0.0)
-    with scorer(kind="function", function="tests.workers.rewards.values:misbehaves", timeout_s=1.0) as one:
+    with scorer(kind="function", function="tests.workers.rewards:misbehaves", timeout_s=1.0) as one:
         with pytest.raises(ScoringError, match="timeout_s = 1"):
             score(one, answers(["hang"]))
         assert score(one, answers(["well"])) == [1.0]

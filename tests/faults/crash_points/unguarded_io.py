@@ -71,6 +71,8 @@ ALLOWED: Mapping[str, str] = {
     "workers/environments/scorer.py:Scorer._turn": "the rest of a frame of the failpoint `ask scorer`",
     "workers/environments/verifiers.py:Conversation": "tasks of the scorer's own event loop",
     "workers/environments/verifiers.py:TurnClient": "likewise, and what waits between them",
+    "workers/environments/function.py:Functions": "tasks of an event loop in the environment, which has no state",
+    "workers/environments/judge.py:JudgeFunction": "likewise",
     "workers/environments/pipe.py:Pipe": "the frames of the failpoints `ask scorer` and `hear scorer`",
     "workers/weights/cache/part_file.py:PartFile": "a part of a part cache, which ends with its process",
     "workers/weights/cache/part_cache.py:PartCache.close": "its own folder, which the next worker sweeps",
