@@ -14,7 +14,7 @@ from echo_queue.queue.run_rules import RunRules
 from echo_queue.records import Group, PartialGroup, Published, Task, Version
 
 Complaint = Literal["bad", "unreachable", "dry"]
-Order = Literal["sequential", "shuffled"]
+Order = Literal["sequential", "shuffled", "held_out"]
 Departure = Literal["finished", "preempted", "rest", "dismissed", "stopped", "error"]
 """Why a worker left: the run is finished; its machine is taken away; it was to lease nothing more and had nothing left
 to do; the fleet's controller dismissed it; a signal ended it; or it failed."""
@@ -26,7 +26,7 @@ class PromptSet:
 
     `name`: at most 64 of a-z, 0-9, "_", "." and "-". `source`: the origin of its prompts. A second declaration under
     the same name must be equal in its prompts (the chunks' digests), epochs and order, and in its seed if that order is
-    shuffled. `seed` keys the shuffled order. `length_feature`: the column that predicts the length of answers; if
+    shuffled. `seed` keys the shuffled order. A set that is `held_out` is never trained: rounds of evaluation ask it. `length_feature`: the column that predicts the length of answers; if
     empty, the lengths of the prompts predict it.
     """
 
@@ -133,7 +133,8 @@ class Lease:
     generates. Each task's `min_pv` is the oldest version that may still generate it, at most `published`. `partials`,
     by task id: partial rollouts of earlier workers that may be continued. Such a task's `min_pv` is at least the newest
     version in its partial rollout, because a sample never goes back to older weights. `suspended`: why the learner lets
-    this worker lease nothing; empty unless it does.
+    this worker lease nothing; empty unless it does. `keeps`: the worker is to serve its version until the round of
+    evaluation that asks it is answered, and is chosen for that.
     """
 
     tasks: tuple[Task, ...]
@@ -143,6 +144,7 @@ class Lease:
     finished: bool
     partials: Mapping[str, PartialGroup] = field(default_factory=dict)
     suspended: str = ""
+    keeps: bool = False
 
 
 @dataclass(frozen=True)
@@ -396,6 +398,44 @@ class Joined:
     now_s: float
 
 
+@printed("answered")
+@dataclass(frozen=True)
+class EvaluationRound:
+    """The round of evaluation under way: `sets`, of `prompts` prompts together, are answered by `version` alone.
+
+    `scored`: prompts that are answered, or failed in all attempts. The others that were asked wait for a worker or are
+    running. `keepers`: workers that serve the version until the round is answered.
+    """
+
+    number: int
+    version: Version
+    sets: tuple[str, ...]
+    prompts: int
+    waiting: int
+    running: int
+    scored: int
+    keepers: int
+
+    @property
+    def answered(self) -> bool:
+        return self.scored == self.prompts
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredTask:
+    """A prompt of the round under way that is answered, or that failed in all attempts.
+
+    `entry`: its place among them. `group` is None if it failed, for the `reason`.
+    """
+
+    entry: str
+    task: str
+    set: str
+    index: int
+    group: Group | None
+    reason: str = ""
+
+
 @dataclass(frozen=True)
 class WorkerStatus:
     """A worker as of its last heartbeat. `heartbeat` is None once it has expired; `silent_ms` is −1 if not known.
@@ -438,6 +478,7 @@ class Status:
     """The time since a learner swept last, which it does from its begin on; −1 if none ever did."""
     counts: dict[str, int]
     workers: tuple[WorkerStatus, ...]
+    evaluation: EvaluationRound | None = None
 
     @property
     def learner_came(self) -> bool:
