@@ -40,11 +40,12 @@ WRONG_STORE = {"store.url", "store.bucket"}
 HEADER = """# Configuration
 
 One TOML file describes a run. An environment variable overrides a key: `ECHO_QUEUE_STALENESS__S=2` means `s = 2` in
-`[staleness]`. So does a flag, for one command and all that it starts: `echo-queue run my.toml --staleness.s=2`. Tables
-and lists are written as in TOML or JSON. Secrets are never in the file ([rights](rights.md#secrets)). Relative paths
-start at the directory in which the command is started. `echo-queue config check CONFIG` reports at once all that would
-end a run here: keys, model, packages, the environment's function, prompts and their columns, services. With
-`--for worker`, `learner` or `submitter` it asks only for what that machine does.
+`[staleness]`. So does a flag, for one command and all that it starts: `echo-queue run my.toml --staleness.s=2`. A
+number names one of the sections `[[evaluation]]`, of which 0 is the first: `--evaluation.0.samples=4`. Tables and lists
+are written as in TOML or JSON. Secrets are never in the file ([rights](rights.md#secrets)). Relative paths start at the
+directory in which the command is started. `echo-queue config check CONFIG` reports at once all that would end a run
+here: keys, model, packages, the environment's function, prompts and their columns, services. With `--for worker`,
+`learner` or `submitter` it asks only for what that machine does.
 
 The column "machines" says what a machine of workers needs. A *shared* key has one value for all workers of a run, and
 an [invitation](join.md) brings it along; an *own* key has a value for each machine, which no invitation sets. A *rule*
@@ -158,9 +159,10 @@ def reference() -> str:
 
 def _section(model: type[BaseModel], above: Key | None = None) -> Iterator[str]:
     found = tuple(fields_of(model, above))
-    keys = [key for key in found if key.section is None]
+    sections = [key for key in found if key.section and not key.optional]  # an optional one has another's keys
+    keys = [key for key in found if key not in sections]
     if above:
-        yield f"\n## `[{above.path}]`\n\n"
+        yield f"\n## `{f'[[{above.path}]]' if above.listed else f'[{above.path}]'}`\n\n"
         yield f"{' '.join(model.__doc__.split())}\n\n" if model.__doc__ else ""
     if keys:
         yield "| key | type | default | machines | meaning |\n| --- | --- | --- | --- | --- |\n"
@@ -169,7 +171,7 @@ def _section(model: type[BaseModel], above: Key | None = None) -> Iterator[str]:
         yield f"| `{name}` | {_type(key.field)} | {_default(key.field)} | {_machines(key)} | {_meaning(key)} |\n"
     for key in keys:
         yield from _words(key)
-    for key in found:
+    for key in sections:
         if key.section:
             yield from _section(key.section, key)
 
@@ -215,6 +217,7 @@ def _number(value: float) -> str:
 
 def _name(annotation: Any) -> str:
     names = {str: "text", int: "integer", float: "number", bool: "true or false", Path: "path", type(None): ""}
+    names |= {configuration.Environment: "section"}
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return " or ".join(f'`"{value}"`' for value in arguments)
