@@ -21,7 +21,7 @@ from echo_queue.queue.events import Arrivals
 from echo_queue.queue.payloads import Payloads
 from echo_queue.queue.run_rules import RunRules, words_of
 from echo_queue.queue.settled import bits_of
-from echo_queue.queue.types import Drained, Resumed, RunKeys, UpdateRecord
+from echo_queue.queue.types import Drained, Resumed, RunKeys, ScoredTask, UpdateRecord
 from echo_queue.records import BASE, Group, Published, Version
 from echo_queue.records.group_codec import CodecError
 from echo_queue.records.validation import UnfitGroup
@@ -245,6 +245,57 @@ class LearnerQueue(Arrivals):
         self._payloads.discard(filter(None, refs))
         return bool(moved)
 
+    def evaluate(self, version: Version, sets: Sequence[str]) -> int | None:
+        """Begins a round of evaluation: all prompts of these held-out sets are asked of `version`, and of no other.
+
+        Returns the round's number, also if a call before has begun it; None if another one is under way, a set has not
+        arrived whole, or the server is full.
+        """
+        asked, prompts = -1, 0
+        while asked < prompts:
+            (answer,) = self._caller.move("evaluate", [("evaluate", self._lineage, *version, *sets)], optional=True)
+            if isinstance(answer, redis.OutOfMemoryError) or not answer:
+                return None
+            number, asked, prompts = answer
+        return int(number)
+
+    def scored(self, after: str = "") -> list[ScoredTask]:
+        """Returns the next tasks of the round under way that are answered or failed, at most 32, behind that entry.
+
+        Bad answers are sent back and left out, so the last of a list of fewer is not always the newest.
+        """
+        rows = self._caller.persist("scored", lambda: self._scored_rows(f"({after}" if after else "-"))
+        return [one for entry, words in rows if (one := self._scored(entry, words)) is not None]
+
+    def _scored_rows(self, first: str) -> list[tuple[bytes, dict[bytes, bytes]]]:
+        """Returns entries of `scored` that are where `open` says: a worker's user may have made up others."""
+        client: Any = self._caller.client
+        keys = self._caller.keys
+        rows = [(entry, words) for entry, words in client.xrange(keys.scored, first, "+", count=FETCH_STEP)]
+        places = client.hmget(keys.open, [words.get(b"id", b"") for _, words in rows]) if rows else []
+        return [
+            row
+            for row, place in zip(rows, places, strict=True)
+            if (place or b"").split(b" ")[:2] == [b"scored", row[0]]
+        ]
+
+    def _scored(self, entry: bytes, words: Mapping[bytes, bytes]) -> ScoredTask | None:
+        if b"reason" in words:
+            return replies.scored_of(entry, words, None)
+        group, _ = self._group_or_rejected(words[b"id"], entry, words)
+        return None if group is None else replies.scored_of(entry, words, group)
+
+    def conclude(self, number: int, lines: Sequence[bytes]) -> None:
+        """Ends a round once its results are durable: all of its tasks leave the queue, answered or not.
+
+        `lines`: what it found out, one JSON document for each set, for everyone who may read the run. A round that is
+        not under way any more is left alone.
+        """
+        more = True
+        while more:
+            more, refs = self._caller.call("conclude", self._lineage, number, *lines)
+            self._payloads.discard(refs)
+
     def set_digests(self, names: Sequence[str]) -> dict[str, str]:
         """Returns the digest of each set's prompts, and behind it those of earlier declarations; empty: not known."""
         digests = self._caller.call("set_digests", self._lineage, *names) if names else []
@@ -292,16 +343,23 @@ class LearnerQueue(Arrivals):
                 gone = CodecError(Problem(self._caller.keys.replay, what, fix))
                 malformed += self._reject_group(task, entry, gone) is not None
                 continue
-            try:
-                groups.append(self._payloads.group(rows[0][1]))
-            except UnfitGroup:
-                self.return_unfit(task, entry)
-            except CodecError as error:
-                sender = self._reject_group(task, entry, error)
-                malformed += sender is not None
-                if sender:
-                    self._payloads.blame(sender, task.decode("utf-8", "replace"), error)
+            group, rejected = self._group_or_rejected(task, entry, rows[0][1])
+            groups += [group] if group else []
+            malformed += rejected
         return tuple(groups), malformed
+
+    def _group_or_rejected(self, task: bytes, entry: bytes, words: Mapping[bytes, bytes]) -> tuple[Group | None, bool]:
+        """Returns the group of an entry, or None and whether it was rejected as bad."""
+        try:
+            return self._payloads.group(words), False
+        except UnfitGroup:
+            self.return_unfit(task, entry)
+            return None, False
+        except CodecError as error:
+            sender = self._reject_group(task, entry, error)
+            if sender:
+                self._payloads.blame(sender, task.decode("utf-8", "replace"), error)
+            return None, sender is not None
 
     def _fetched(self, places: Sequence[tuple[bytes, bytes]]) -> Iterator[tuple[tuple[bytes, bytes], Any]]:
         """Yields each (task id, entry) place with its rows in replay, none or one."""

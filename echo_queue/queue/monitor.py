@@ -54,7 +54,7 @@ class RunState(Client):
             pipe = client.pipeline(transaction=False)
             pipe.zrange(keys.workers, 0, -1, withscores=True)
             pipe.hgetall(keys.suspended)
-            for stream in (keys.tasks, keys.retry):
+            for stream in (keys.tasks, keys.retry, keys.evaluation):
                 pipe.xpending(stream, "workers")
             return answers(pipe.execute(raise_on_error=False))
 
@@ -144,6 +144,12 @@ class Monitor(RunState, PublishedWeights, Submissions):
         client, key = self._caller.client, self._caller.keys.updates
         rows = self._caller.persist("newest_update", lambda: client.xrevrange(key, count=1))
         return replies.record_of(*rows[0]) if rows else None
+
+    def evaluations(self, count: int = 1000) -> list[bytes]:
+        """Returns what the newest rounds of evaluation found out, one JSON document for each set, oldest first."""
+        client, key = self._caller.client, self._caller.keys.evaluations
+        rows = self._caller.persist("evaluations", lambda: client.xrevrange(key, count=count))
+        return [words[b"line"] for _, words in reversed(rows)]
 
     def failed_sets(self) -> dict[str, int]:
         """Returns the sets with chunks that cannot be read, and the number of these chunks, by name."""

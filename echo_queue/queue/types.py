@@ -26,8 +26,9 @@ class PromptSet:
 
     `name`: at most 64 of a-z, 0-9, "_", "." and "-". `source`: the origin of its prompts. A second declaration under
     the same name must be equal in its prompts (the chunks' digests), epochs and order, and in its seed if that order is
-    shuffled. `seed` keys the shuffled order. A set that is `held_out` is never trained: rounds of evaluation ask it. `length_feature`: the column that predicts the length of answers; if
-    empty, the lengths of the prompts predict it.
+    shuffled. `seed` keys the shuffled order. A set whose order is `held_out` is never trained: rounds of evaluation ask
+    it. `length_feature`: the column that predicts the length of answers; if empty, the lengths of the prompts predict
+    it.
     """
 
     name: str
@@ -181,6 +182,8 @@ class Outcome(StrEnum):
     """The group is older than the learner can still train, or made with abandoned weights; the task goes back."""
     dead = "dead"
     """An operator has given the task up meanwhile; only `revive` brings it back."""
+    mixed = "mixed"
+    """It has tokens of another version than the one that its round of evaluation asks; the task goes back."""
     suspended = "suspended"
     """The learner has suspended this worker, because of the groups that it sent."""
     unknown = "unknown"
@@ -528,11 +531,15 @@ class DeadTask:
 class Audit:
     """The identity `submitted = backlog + tasks + replay + trained + dead`, each term counted independently.
 
+    And `asked = evaluation + scored + concluded` of what is asked for evaluations: tasks of the round under way, its
+    answers and failures, and what earlier rounds asked.
+
     `tasks` is the length of the tasks and retry streams together. `open` counts the ids that have a place; it must
-    equal the entries of all four streams. `ready` and `in_hand` are the groups of replay that the learner may drain and
-    has drained. `in_flight`, `leases` and `leased` count the tasks under lease: by their versions, by when they run
-    out, and by the streams' own account. `lost`: entries that vanished from a work stream although nothing removed
-    them. `forged`: the times that a move found, and mended, what none of our own code writes.
+    equal the entries of all streams. `ready` and `in_hand` are the groups of replay that the learner may drain and
+    has drained. `in_flight` and `evaluating`, `leases` and `leased` count the tasks under lease: by their versions and
+    those of the round, by when they run out, and by the streams' own account. `lost`: entries that vanished from a work
+    stream although nothing removed them. `forged`: the times that a move found, and mended, what none of our own code
+    writes.
     """
 
     submitted: int
@@ -545,8 +552,13 @@ class Audit:
     ready: int
     in_hand: int
     in_flight: int
+    evaluating: int
     leases: int
     leased: int
+    asked: int
+    evaluation: int
+    scored: int
+    concluded: int
     lost: int
     forged: int
 
@@ -558,7 +570,12 @@ class Audit:
     @property
     def misplaced(self) -> int:
         """Returns the number of open ids minus the number of stream entries."""
-        return self.open - (self.tasks + self.replay + self.dead)
+        return self.open - (self.tasks + self.replay + self.dead + self.evaluation + self.scored)
+
+    @property
+    def unasked(self) -> int:
+        """Returns the number of prompts asked for evaluations that are missing (positive) or surplus (negative)."""
+        return self.asked - (self.evaluation + self.scored + self.concluded)
 
     @property
     def unlisted(self) -> int:
@@ -567,5 +584,5 @@ class Audit:
 
     @property
     def ok(self) -> bool:
-        whole = self.difference == self.misplaced == self.unlisted == self.lost == self.forged == 0
-        return whole and self.in_flight == self.leases == self.leased
+        whole = self.difference == self.unasked == self.misplaced == self.unlisted == self.lost == self.forged == 0
+        return whole and self.in_flight + self.evaluating == self.leases == self.leased

@@ -31,6 +31,7 @@ from echo_queue.queue.learner import NO_SETS
 from echo_queue.queue.payloads import INLINE_MAX_BYTES, PayloadStore
 from echo_queue.queue.run_rules import words_of
 from echo_queue.queue.sent_progress import SentProgress
+from echo_queue.queue.types import ScoredTask
 from echo_queue.records import BASE, Group, Published, Version
 from echo_queue.records.group_codec import GROUP_MAX_BYTES, CodecError
 from echo_queue.records.validation import GroupLimits, GroupValidator
@@ -115,6 +116,15 @@ class Clients(WorkerQueue, PeerDirectory, SubmitterQueue, Monitor, Admin):  # ty
 
     def wait_for_groups(self, cursor: str, timeout_s: float) -> str:
         return self.learner().wait_for_groups(cursor, timeout_s)
+
+    def evaluate(self, lineage: int, version: Version, *sets: str) -> int | None:
+        return self._of(lineage).evaluate(version, sets)
+
+    def scored(self, lineage: int, after: str = "") -> list[ScoredTask]:
+        return self._of(lineage).scored(after)
+
+    def conclude(self, lineage: int, number: int, *lines: bytes) -> None:
+        self._of(lineage).conclude(number, lines)
 
     def pending(self, lineage: int) -> tuple[Group, ...]:
         return self._of(lineage).pending()
