@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from blake3 import blake3
 
 from echo_queue.records import NOTHING, Group, PartialGroup, PartialSample, PromptRow, Sample, Task, Tokens
-from workers.engines import SampleKey, SampleRequest
+from workers.engines import SampleKey, SampleRequest, Sampling
 
 
 @dataclass(eq=False)
@@ -23,6 +23,7 @@ class Assignment:
     """The run's seed, from which the seeds of samples and sessions are derived."""
     limit: int
     """The most tokens of a sample."""
+    sampling: Sampling
     samples: list[PartialSample]
     lineage: int = 0
     begun_s: float = 0.0
@@ -59,7 +60,8 @@ class Assignment:
 
     def request(self, number: int) -> SampleRequest:
         seed = seed_of(self.seed, self.id, number, self.task.attempt, self.task.late)
-        return SampleRequest(SampleKey(self.id, number), self.prompt, seed, self.limit, self.samples[number])
+        key = SampleKey(self.id, number)
+        return SampleRequest(key, self.prompt, seed, self.limit, self.samples[number], self.sampling)
 
     def session_seed(self, number: int) -> int:
         """Returns the environment's seed of a sample, the same on every worker and in every attempt."""

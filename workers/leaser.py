@@ -25,6 +25,7 @@ from echo_queue.queue.reasons import in_one_line
 from echo_queue.records import NOTHING, Published, Task, Version
 from echo_queue.submission.shards import ShardReader
 from workers.assignment import Assignment
+from workers.engines import Sampling
 from workers.environments.tracebacks import formatted
 from workers.held_leases import HeldLeases
 from workers.item_errors import is_of_item
@@ -184,6 +185,7 @@ class TaskLeaser(CheckedThread):
             prompt,
             config.run.seed,
             config.model.max_new_tokens,
+            sampling=Sampling(config.rollout.temperature, config.rollout.top_p),
             samples=list(samples),
             lineage=lineage,
         )

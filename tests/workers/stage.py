@@ -16,6 +16,7 @@ from tests.waiting import wait_until
 from tests.workers.worker_harness import WorkerHarness
 from workers.assignment import Assignment
 from workers.completer import GroupCompleter
+from workers.engines import Sampling
 from workers.environments.scorer import Scorer
 from workers.held_leases import HeldLeases
 from workers.prompt_encoder import PromptEncoder
@@ -42,8 +43,8 @@ class Stage:
 
     def assignment(self, task: Task, row: PromptRow) -> Assignment:
         samples = [written(self.prompts, "3", "stop")] * self.config.rollout.group_size
-        limit = self.config.model.max_new_tokens
-        return Assignment(task, row, self.prompts.encode(row), 0, limit, samples=samples, lineage=self.run.lineage)
+        prompt, limit = self.prompts.encode(row), self.config.model.max_new_tokens
+        return Assignment(task, row, prompt, 0, limit, Sampling(), samples=samples, lineage=self.run.lineage)
 
     def submit(self, *assignments: Assignment) -> None:
         for assignment in assignments:
