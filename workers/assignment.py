@@ -43,6 +43,11 @@ class Assignment:
         return self.task.id
 
     @property
+    def held_out(self) -> bool:
+        """True if it answers a round of evaluation, and is not to be trained."""
+        return self.task.version is not None
+
+    @property
     def begun(self) -> bool:
         return any(len(sample.tokens) for sample in self.samples)
 
@@ -64,8 +69,10 @@ class Assignment:
         return SampleRequest(key, self.prompt, seed, self.limit, self.samples[number], self.sampling)
 
     def session_seed(self, number: int) -> int:
-        """Returns the environment's seed of a sample, the same on every worker and in every attempt."""
-        return seed_of(self.seed, self.id, number, "session")
+        """Returns the environment's seed of a sample, the same on every worker, in every attempt and, so that versions
+        are compared by the same sessions, in every round of evaluation."""
+        about = f"{self.task.set}/{self.task.index}" if self.held_out else self.id
+        return seed_of(self.seed, about, number, "session")
 
     def oldest(self, serving: int) -> int:
         """Returns the version of the oldest token; `serving` if there is no token yet."""

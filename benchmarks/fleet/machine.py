@@ -90,7 +90,7 @@ def work_at_pace(config: Config, name: str, plan: Plan, shutdown: Shutdown) -> N
         work(
             config,
             name,
-            scorer,
+            [scorer],
             shutdown,
             lambda _, folder, version, __: PacedEngine(config, folder, version, plan, name),
         )

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,13 @@ class Stage:
         self.queue = WorkerQueue(Caller.connect(run.config, "worker"), Payloads(run.store, max_bytes=max_bytes))
         self.prompts = PromptEncoder.open(str(folder), run.config.model.max_prompt_tokens)
         self.completer = GroupCompleter(
-            run.config, "w1", self.queue, scorer=scorer, prompts=self.prompts, held=self.held
+            run.config,
+            "w1",
+            self.queue,
+            scorer=scorer,
+            prompts=self.prompts,
+            held=self.held,
+            returned=SimpleQueue(),
         )
         self.completer.start()
 

@@ -22,7 +22,7 @@ from tests.fork_server import Program
 from tests.queue.clients import Clients
 from tests.waiting import wait_until
 from workers import engines
-from workers.environments.scorer import Scorer
+from workers.environments.scorer import Scorer, environments_of
 from workers.shutdown import Shutdown
 from workers.worker import work
 
@@ -149,13 +149,14 @@ class WorkerHarness:
         """Starts a worker in a thread of this process."""
 
         def run() -> None:
-            scorer = Scorer(self.config.environment)
+            scorers = [Scorer(one) for one in environments_of(self.config)]
             try:
-                work(self.config, name, scorer, self._shutdown, make_engine)
+                work(self.config, name, scorers, self._shutdown, make_engine)
             except BaseException as error:
                 self.errors.append(error)
             finally:
-                scorer.close()
+                for scorer in scorers:
+                    scorer.close()
 
         self._threads.append(threading.Thread(target=run, daemon=True))
         self._threads[-1].start()
