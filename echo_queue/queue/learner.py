@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import redis
 
@@ -18,16 +18,16 @@ from echo_queue.errors import Problem
 from echo_queue.queue import replies
 from echo_queue.queue.caller import Caller, answers
 from echo_queue.queue.events import Arrivals
+from echo_queue.queue.lineage_client import LineageClient
 from echo_queue.queue.payloads import Payloads
 from echo_queue.queue.run_rules import RunRules, words_of
 from echo_queue.queue.settled import bits_of
-from echo_queue.queue.types import Drained, Resumed, RunKeys, ScoredTask, UpdateRecord
+from echo_queue.queue.types import Drained, Resumed, RunKeys, UpdateRecord
 from echo_queue.records import BASE, Group, Published, Version
 from echo_queue.records.group_codec import CodecError
-from echo_queue.records.validation import UnfitGroup
 
 if TYPE_CHECKING:
-    from echo_queue.connections.secrets import Role
+    pass
 
 NO_SETS: Mapping[str, str] = {}
 FETCH_STEP = 32
@@ -40,25 +40,13 @@ COMMIT_STEP = 128
 """The ids that one step of `commit` or `uncommit` moves: a server of a fleet is then held for some 6 ms."""
 
 
-class LearnerQueue(Arrivals):
-    """Drains groups, commits trained ones and publishes weights as Redis user `learner`, through `library/learner.lua`.
-
-    `lineage`: a lineage that another client began. The default 0 is fenced by every learner that has begun.
-    """
-
-    ROLE: ClassVar["Role"] = "learner"
+class LearnerQueue(LineageClient, Arrivals):
+    """Drains groups, commits trained ones and publishes weights as Redis user `learner`: `library/learner.lua`."""
 
     def __init__(self, caller: Caller, payloads: Payloads | None = None, lineage: int = 0) -> None:
-        super().__init__(caller)
-        self._payloads = payloads or Payloads()
-        self._lineage = lineage
+        super().__init__(caller, payloads, lineage)
         self._turn: int | None = None
         self._waiting: list[tuple[Any, ...]] = []
-
-    @property
-    def lineage(self) -> int:
-        """Returns the client's lineage, the learner's fencing token."""
-        return self._lineage
 
     def resume(
         self, rules: RunRules, begin: Version = BASE, floor: int = 0, sets: Mapping[str, str] = NO_SETS
@@ -213,20 +201,6 @@ class LearnerQueue(Arrivals):
         for one in records:
             self._later("record", self._lineage, "{}-{}".format(*one.version), one.release, one.task, one.line)
 
-    def _reject_group(self, task_id: bytes, entry: bytes, error: CodecError) -> str | None:
-        """Sends back the bad group at `entry` of replay, counted as `bad_<cause>`, or `missing` without its object.
-
-        That costs its task an attempt, and the last one moves it to dead; a group of a suspended worker costs none.
-        Returns the worker to blame, "" if nobody is; None if the group is not there.
-        """
-        words = task_id, entry, error.problems[0].what, error.cause
-        moved, *told = self._caller.call("reject_group", self._lineage, *words)
-        if not moved:
-            return None
-        sender, *refs = told
-        self._payloads.discard(filter(None, refs))
-        return str(sender, "utf-8", "replace")
-
     def suspend(self, worker: str, reason: str, task_ids: Sequence[str] = ()) -> int:
         """Lets `worker` lease and complete nothing more, until the next lineage or `Operator.reinstate`.
 
@@ -235,66 +209,6 @@ class LearnerQueue(Arrivals):
         """
         steps = [task_ids[first : first + SUSPEND_STEP] for first in range(0, max(1, len(task_ids)), SUSPEND_STEP)]
         return sum(int(self._caller.call("suspend", self._lineage, worker, reason, *ids)) for ids in steps)
-
-    def return_unfit(self, task_id: bytes, entry: bytes) -> bool:
-        """Sends back the group at `entry` of replay, which limits that have changed since exclude.
-
-        Returns False if it is not there.
-        """
-        moved, *refs = self._caller.call("return_unfit", self._lineage, task_id, entry)
-        self._payloads.discard(filter(None, refs))
-        return bool(moved)
-
-    def evaluate(self, version: Version, sets: Sequence[str]) -> int | None:
-        """Begins a round of evaluation: all prompts of these held-out sets are asked of `version`, and of no other.
-
-        Returns the round's number, also if a call before has begun it; None if another one is under way, a set has not
-        arrived whole, or the server is full.
-        """
-        asked, prompts = -1, 0
-        while asked < prompts:
-            (answer,) = self._caller.move("evaluate", [("evaluate", self._lineage, *version, *sets)], optional=True)
-            if isinstance(answer, redis.OutOfMemoryError) or not answer:
-                return None
-            number, asked, prompts = answer
-        return int(number)
-
-    def scored(self, after: str = "") -> list[ScoredTask]:
-        """Returns the next tasks of the round under way that are answered or failed, at most 32, behind that entry.
-
-        Bad answers are sent back and left out, so the last of a list of fewer is not always the newest.
-        """
-        rows = self._caller.persist("scored", lambda: self._scored_rows(f"({after}" if after else "-"))
-        return [one for entry, words in rows if (one := self._scored(entry, words)) is not None]
-
-    def _scored_rows(self, first: str) -> list[tuple[bytes, dict[bytes, bytes]]]:
-        """Returns entries of `scored` that are where `open` says: a worker's user may have made up others."""
-        client: Any = self._caller.client
-        keys = self._caller.keys
-        rows = [(entry, words) for entry, words in client.xrange(keys.scored, first, "+", count=FETCH_STEP)]
-        places = client.hmget(keys.open, [words.get(b"id", b"") for _, words in rows]) if rows else []
-        return [
-            row
-            for row, place in zip(rows, places, strict=True)
-            if (place or b"").split(b" ")[:2] == [b"scored", row[0]]
-        ]
-
-    def _scored(self, entry: bytes, words: Mapping[bytes, bytes]) -> ScoredTask | None:
-        if b"reason" in words:
-            return replies.scored_of(entry, words, None)
-        group, _ = self._group_or_rejected(words[b"id"], entry, words)
-        return None if group is None else replies.scored_of(entry, words, group)
-
-    def conclude(self, number: int, lines: Sequence[bytes]) -> None:
-        """Ends a round once its results are durable: all of its tasks leave the queue, answered or not.
-
-        `lines`: what it found out, one JSON document for each set, for everyone who may read the run. A round that is
-        not under way any more is left alone.
-        """
-        more = True
-        while more:
-            more, refs = self._caller.call("conclude", self._lineage, number, *lines)
-            self._payloads.discard(refs)
 
     def set_digests(self, names: Sequence[str]) -> dict[str, str]:
         """Returns the digest of each set's prompts, and behind it those of earlier declarations; empty: not known."""
@@ -347,19 +261,6 @@ class LearnerQueue(Arrivals):
             groups += [group] if group else []
             malformed += rejected
         return tuple(groups), malformed
-
-    def _group_or_rejected(self, task: bytes, entry: bytes, words: Mapping[bytes, bytes]) -> tuple[Group | None, bool]:
-        """Returns the group of an entry, or None and whether it was rejected as bad."""
-        try:
-            return self._payloads.group(words), False
-        except UnfitGroup:
-            self.return_unfit(task, entry)
-            return None, False
-        except CodecError as error:
-            sender = self._reject_group(task, entry, error)
-            if sender:
-                self._payloads.blame(sender, task.decode("utf-8", "replace"), error)
-            return None, sender is not None
 
     def _fetched(self, places: Sequence[tuple[bytes, bytes]]) -> Iterator[tuple[tuple[bytes, bytes], Any]]:
         """Yields each (task id, entry) place with its rows in replay, none or one."""

@@ -145,12 +145,6 @@ class Monitor(RunState, PublishedWeights, Submissions):
         rows = self._caller.persist("newest_update", lambda: client.xrevrange(key, count=1))
         return replies.record_of(*rows[0]) if rows else None
 
-    def evaluations(self, count: int = 1000) -> list[bytes]:
-        """Returns what the newest rounds of evaluation found out, one JSON document for each set, oldest first."""
-        client, key = self._caller.client, self._caller.keys.evaluations
-        rows = self._caller.persist("evaluations", lambda: client.xrevrange(key, count=count))
-        return [words[b"line"] for _, words in reversed(rows)]
-
     def failed_sets(self) -> dict[str, int]:
         """Returns the sets with chunks that cannot be read, and the number of these chunks, by name."""
         client: Any = self._caller.client

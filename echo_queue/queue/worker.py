@@ -1,5 +1,5 @@
-"""The queue client of a rollout worker: the moves of `library/leasing.lua`, `completion.lua` and `partials.lua`, and the
-published weights that it reads.
+"""The queue client of a rollout worker: the moves of `leasing.lua`, `completion.lua` and `partials.lua` in `library/`,
+and the published weights that it reads.
 """
 
 import uuid

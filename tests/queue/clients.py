@@ -14,6 +14,7 @@ from echo_queue.queue import (
     Admin,
     Caller,
     Drained,
+    EvaluationQueue,
     FleetQueue,
     LearnerQueue,
     Monitor,
@@ -93,6 +94,10 @@ class Clients(WorkerQueue, PeerDirectory, SubmitterQueue, Monitor, Admin):  # ty
         """A client of a controller, as the product has it."""
         return FleetQueue(self._caller, name)
 
+    def evaluator(self, lineage: int) -> EvaluationQueue:
+        """A client of a learner's evaluations, as the product has it."""
+        return EvaluationQueue(self._caller, self._payloads, lineage)
+
     def _of(self, lineage: int) -> LearnerQueue:
         return self._learners.setdefault(lineage, self.learner(lineage))
 
@@ -118,13 +123,13 @@ class Clients(WorkerQueue, PeerDirectory, SubmitterQueue, Monitor, Admin):  # ty
         return self.learner().wait_for_groups(cursor, timeout_s)
 
     def evaluate(self, lineage: int, version: Version, *sets: str) -> int | None:
-        return self._of(lineage).evaluate(version, sets)
+        return self.evaluator(lineage).evaluate(version, sets)
 
     def scored(self, lineage: int, after: str = "") -> list[ScoredTask]:
-        return self._of(lineage).scored(after)
+        return self.evaluator(lineage).scored(after)
 
     def conclude(self, lineage: int, number: int, *lines: bytes) -> None:
-        self._of(lineage).conclude(number, lines)
+        self.evaluator(lineage).conclude(number, lines)
 
     def pending(self, lineage: int) -> tuple[Group, ...]:
         return self._of(lineage).pending()

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from echo_queue.errors import FencedError, PromptError
-from echo_queue.queue import Chunk, Outcome, PromptSet
+from echo_queue.queue import Chunk, Evaluations, Outcome, PromptSet
 from echo_queue.records import PartialGroup, Task, Version
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import RULES, QueueHarness, group_of, let_pass, partial_of
@@ -77,9 +77,9 @@ def test_a_round_asks_every_prompt_of_its_sets_once(harness: QueueHarness) -> No
     harness.queue.conclude(0, number, b'{"evaluation": "held"}', b"{}")
     harness.check()
     assert harness.queue.status().evaluation is None
-    assert harness.queue.evaluations() == [b'{"evaluation": "held"}', b"{}"]
+    assert Evaluations(harness.queue.caller).lines() == [b'{"evaluation": "held"}', b"{}"]
     harness.queue.conclude(0, number, b"again")
-    assert len(harness.queue.evaluations()) == 2
+    assert len(Evaluations(harness.queue.caller).lines()) == 2
 
 
 def test_a_large_round_is_asked_and_removed_in_steps(queue: Clients) -> None:
@@ -274,11 +274,14 @@ def test_an_earlier_learner_neither_begins_nor_ends_a_round(harness: QueueHarnes
 def test_an_answer_that_a_worker_made_up_by_hand_is_not_read(harness: QueueHarness) -> None:
     begin(harness)
     queue = harness.queue
-    queue.client.xadd(queue.keys.scored, {"id": "held/1/0", "set": "held", "index": "0", "reason": "made up"})
-    assert not queue.scored(0)
+    task, *_ = harness.lease(1)
+    for _ in range(40):
+        queue.client.xadd(queue.keys.scored, {"id": "held/1/1", "set": "held", "index": "1", "reason": "made up"})
+    queue.complete("w1", [group_of(task, "w1", harness.version)])
+    assert [one.task for one in queue.scored(0)] == [task.id]
     assert not queue.audit().ok
     queue.conclude(0, 1)
-    assert queue.audit().unasked == 0 and queue.audit().forged == 1
+    assert queue.audit().unasked == 0 and queue.audit().forged == 40
 
 
 def test_other_prompts_under_the_name_of_a_held_out_set_are_refused(harness: QueueHarness) -> None:

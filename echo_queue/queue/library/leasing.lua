@@ -149,8 +149,8 @@ local function lease(keys, args)
   local left_behind = abandoned(run, lineage, version)
   local tasks, more, keeps, suspended = {}, false, false, redis.call('HGET', run.K.suspended, worker)
   if run.published and not suspended and not is_finished(run) then
-    local streams
-    streams, keeps = streams_for(run, worker, lineage, version, tonumber(published[1]) == lineage and run.published == version)
+    local streams, newest = TRAINING, tonumber(published[1]) == lineage and run.published == version
+    if not left_behind then streams, keeps = streams_for(run, worker, lineage, version, newest) end
     tasks = repeat_lease(run, worker, token)
     if not tasks then tasks, more = fresh_lease(run, worker, size, token, streams) end
   end
