@@ -64,6 +64,7 @@ class EvaluationResult:
     update: int
     """Number of updates in the version."""
     prompts: int
+    """Number of prompts; of a round that was given up, of those that were answered by then."""
     samples: int
     """Number of answers to each prompt."""
     failed: int = 0
@@ -94,7 +95,7 @@ class EvaluationResult:
         """Returns the line for a log: "held-out at version 1.20: 0.71 [0.65, 0.77] of 200 prompts, pass@4 0.90"."""
         where = f"{self.evaluation} at version {self.version}"
         if self.given_up:
-            return f"{where}: given up: {self.given_up}"
+            return f"{where}: given up, {self.prompts:,} answered: {self.given_up}"
         if self.mean is None:
             return f"{where}: all {self.prompts:,} prompts failed"
         told = [f"{self.figure} of {self.prompts - self.failed:,} prompts"]

@@ -23,6 +23,10 @@ PREFIX = "evaluations/"
 KEY = re.compile(rf"{PREFIX}([^/]+)/(\d+)-(\d+)\.jsonl\.zst")
 
 
+class SpoiledAnswers(ServiceError):
+    """An object is not what a learner stores of an evaluation."""
+
+
 def key_of(name: str, version: Version) -> str:
     """Returns the key of the answers of a set by this version."""
     return f"{PREFIX}{name}/{version.lineage}-{version.number}.jsonl.zst"
@@ -37,15 +41,15 @@ def write(store: ObjectStore, result: EvaluationResult, answered: Sequence[Promp
 
 
 def read(store: ObjectStore, name: str, version: Version) -> tuple[EvaluationResult, list[PromptAnswers]]:
-    """Returns what was stored. Raises `MissingObject` if nothing was, `ServiceError` for other bytes."""
+    """Returns what was stored. Raises `MissingObject` if nothing was, `SpoiledAnswers` for other bytes."""
     key = key_of(name, version)
     try:
         first, *rows = zstandard.ZstdDecompressor().decompressobj().decompress(store.get(key)).splitlines()
         result, answered = result_of(first), [_answers_of(orjson.loads(row)) for row in rows]
     except (zstandard.ZstdError, orjson.JSONDecodeError, ValueError, TypeError, KeyError) as error:
-        raise ServiceError(_spoiled(key, str(error))) from None
+        raise _spoiled(key, str(error)) from None
     if result is None:
-        raise ServiceError(_spoiled(key, "its first line is no result of this release"))
+        raise _spoiled(key, "its first line is no result of this release")
     return result, answered
 
 
@@ -56,8 +60,9 @@ def versions(store: ObjectStore) -> Iterator[tuple[str, Version]]:
             yield match[1], Version(int(match[2]), int(match[3]))
 
 
-def _spoiled(key: str, why: str) -> Problem:
-    return Problem(key, f"is not what the learner stores of an evaluation: {why}", "restore or remove that object")
+def _spoiled(key: str, why: str) -> SpoiledAnswers:
+    what = f"is not what the learner stores of an evaluation: {why}"
+    return SpoiledAnswers(Problem(key, what, "restore or remove that object"))
 
 
 def _answers_of(row: Mapping[str, Any]) -> PromptAnswers:

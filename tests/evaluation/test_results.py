@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from echo_queue.connections.storage.object_store import MissingObject, ObjectStore
-from echo_queue.errors import ServiceError
 from echo_queue.evaluation import stored
 from echo_queue.evaluation.results import PromptAnswers, best_mean, curves, result_of, summarise
 from echo_queue.records import Group, Sample, Span, Version
@@ -36,7 +35,10 @@ def test_a_result_is_one_readable_line() -> None:
     assert str(found) == (
         "held-out at version 1.20: 0.71 [0.65, 0.77] of 199 prompts, pass@1 0.71, pass@4 0.90, 2% cut off, 1 failed"
     )
-    assert str(given_up_at(20, "no worker serves it")) == "held-out at version 1.20: given up: no worker serves it"
+    assert (
+        str(given_up_at(20, "no worker serves it"))
+        == "held-out at version 1.20: given up, 200 answered: no worker serves it"
+    )
 
 
 def test_a_later_lineage_abandons_what_was_measured_from_its_beginning_on() -> None:
@@ -82,5 +84,5 @@ def test_a_spoiled_object_is_named(object_store: ObjectStore) -> None:
     with pytest.raises(MissingObject):
         stored.read(object_store, "held-out", Version(1, 20))
     object_store.put(stored.key_of("held-out", Version(1, 20)), b"something else")
-    with pytest.raises(ServiceError, match="evaluations/held-out/1-20"):
+    with pytest.raises(stored.SpoiledAnswers, match="evaluations/held-out/1-20"):
         stored.read(object_store, "held-out", Version(1, 20))
