@@ -27,9 +27,9 @@ from echo_queue.config.toml_text import value_text
 from echo_queue.connections.endpoints import EMBEDDED, START_EMBEDDED, services_dir
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.launch.problem_output import WARNING, print_problems
-from echo_queue.queue.counts import counted
+from echo_queue.queue.counts import counted, duration
 from echo_queue.queue.run_rules import RULE_KEYS
-from echo_queue.submission.declaration import check_first_rows
+from echo_queue.submission.declaration import check_first_rows, chosen
 
 LEAST_FREE_BYTES = 1 << 30
 WITHOUT_DEFAULT = frozenset({"run", *(f"run.{key}" for key in loading.STAND_INS)})
@@ -125,8 +125,19 @@ def check(path: Path, role: For, *, as_json: bool) -> int:
     print_problems(warnings, sign=WARNING)
     if not problems:
         found = f"nothing ends it, with {counted(len(warnings), 'warning')} above" if warnings else "no problems found"
-        Console(highlight=False).print(f"[green]✓[/] {escape(str(path))}: {found}", soft_wrap=True)
+        for line in (f"{path}: {found}", *_evaluation_lines(config, role)):
+            Console(highlight=False).print(f"[green]✓[/] {escape(line)}", soft_wrap=True)
     return 2 if problems else 0
+
+
+def _evaluation_lines(config: configuration.Config | None, role: For) -> Iterator[str]:
+    """Yields what is evaluated, and when, where the first prompts of each evaluation were checked."""
+    for evaluation in config.evaluation if config and role in (For.run, For.submitter) else ():
+        every = [counted(evaluation.every_updates, "update")] if evaluation.every_updates else []
+        every += [duration(evaluation.every_s)] if evaluation.every_s else []
+        when = f"before the first update, every {' or '.join(every)}," if every else "before the first update"
+        answers = counted(evaluation.samples, "answer")
+        yield f"evaluation {evaluation.name}: {answers} to each prompt of {evaluation.source}, {when} and at the end"
 
 
 def _unprepared(config: configuration.Config, role: For) -> Iterator[Problem]:
@@ -145,11 +156,12 @@ def _absent_source(config: configuration.Config, role: For) -> Iterator[Problem]
     """Warns of a source that cannot be read in a run that has made updates, which may need it no more."""
     if role not in (For.run, For.submitter) or not (config.run.dir / "metrics.jsonl").exists():
         return
-    try:
-        check_first_rows(config)
-    except EchoQueueError as error:
-        for problem in error.problems:
-            yield replace(problem, fix=f"{problem.fix}; a run that has its prompts already goes on without it")
+    for prompts in chosen(config):
+        try:
+            check_first_rows(config, prompts)
+        except EchoQueueError as error:
+            for problem in error.problems:
+                yield replace(problem, fix=f"{problem.fix}; a run that has its prompts already goes on without it")
 
 
 def reference() -> str:

@@ -151,7 +151,7 @@ def print_finished(config: Config, end: outcome.Outcome) -> None:
     _print_paths(console, config, config.run.dir / "report.html")
     console.print(f"  To run it again from scratch, {_from_scratch(config)}.", markup=False)
     if (digest := end.sets.get(config.prompts.set)) and changed_source(config, digest):
-        print_problems([left_as_it_is(config, "it has changed since")], sign=WARNING)
+        print_problems([left_as_it_is(config, config.prompts, "it has changed since")], sign=WARNING)
 
 
 def _from_scratch(config: Config) -> str:

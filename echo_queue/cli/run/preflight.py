@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from echo_queue.config import Config, module_search
+from echo_queue.config import Config, Environment, module_search
 from echo_queue.config.function_text import definition, missing_import
 from echo_queue.config.model import NAMED
 from echo_queue.errors import EchoQueueError, Problem, UnfitPromptError
@@ -73,16 +73,8 @@ def problems(config: Config, role: For = For.run) -> Iterator[Problem]:
         what = 'is "cuda", but torch was built without CUDA here'
         yield Problem("learner.device", what, 'install a CUDA build of torch, or write "auto" or "cpu"')
     if role in (For.run, For.worker):
-        environment = config.environment
-        reference = environment.function if environment.kind in NAMED else ""
-        function = definition("environment.function", reference)
-        if isinstance(function, Problem):
-            yield function
-        elif lacking := missing_import("environment.function", reference):
-            yield lacking
-        if isinstance(function, ast.ClassDef) and environment.kind == "function":
-            what = f"{reference} is a class, which a call makes an instance of, and no rewards"
-            yield Problem("environment.function", what, "name a function, or an instance that can be called")
+        for where, environment in _environments(config):
+            yield from _function(where, environment)
     if role is For.run:
         yield from _ports(config)
     if role in (For.run, For.learner):
@@ -94,12 +86,39 @@ def problems(config: Config, role: For = For.run) -> Iterator[Problem]:
 
 
 def warnings(config: Config, role: For = For.run) -> Iterator[Problem]:
-    """Warns of modules beside the user's own that no process imports, since a package has their name."""
-    own = config.environment.function if role in (For.run, For.worker) else ""
+    """Warns of modules beside the user's own that no process imports, since a package has their name, and of prompts
+    that are held out and trained."""
+    functions = [environment.function for _, environment in _environments(config)]
+    own = next(filter(None, functions), "") if role in (For.run, For.worker) else ""
     own = own or (config.learner.loss if role in (For.run, For.learner) else "")
     if own and (names := [file.name for file in module_search.hidden()]):
         what = f"{', '.join(names)} in this folder cannot be imported: installed packages have these names"
         yield Problem(own, what, "rename what your function imports; the rest may stay")
+    if role in (For.run, For.submitter):
+        from echo_queue.submission.overlap import trained_too
+
+        yield from trained_too(config)
+
+
+def _environments(config: Config) -> Iterator[tuple[str, Environment]]:
+    """Yields the run's environment, and the own one of each evaluation that has one, with its section's path."""
+    yield "environment", config.environment
+    for number, evaluation in enumerate(config.evaluation):
+        if evaluation.environment is not None:
+            yield f"evaluation[{number}].environment", evaluation.environment
+
+
+def _function(section: str, environment: Environment) -> Iterator[Problem]:
+    """Checks the user's code that an environment names."""
+    where, reference = f"{section}.function", environment.function if environment.kind in NAMED else ""
+    function = definition(where, reference)
+    if isinstance(function, Problem):
+        yield function
+    elif lacking := missing_import(where, reference):
+        yield lacking
+    if isinstance(function, ast.ClassDef) and environment.kind == "function":
+        what = f"{reference} is a class, which a call makes an instance of, and no rewards"
+        yield Problem(where, what, "name a function, or an instance that can be called")
 
 
 def _ports(config: Config) -> Iterator[Problem]:
@@ -115,18 +134,18 @@ def _prompts(config: Config, role: For) -> Iterator[Problem]:
 
     A run that has made updates may need its source no more; whether it does is seen when it submits.
     """
-    from echo_queue.submission.declaration import check_first_rows
+    from echo_queue.submission.declaration import check_first_rows, chosen, in_section
 
-    try:
-        rows = check_first_rows(config)
-    except UnfitPromptError as error:
-        yield from error.problems
-        return
-    except EchoQueueError as error:
-        yield from () if (config.run.dir / "metrics.jsonl").exists() else error.problems
-        return
-    if rows:
-        yield from _columns(config, role, _shared(rows))
+    for prompts in chosen(config):
+        try:
+            rows = check_first_rows(config, prompts)
+        except UnfitPromptError as error:
+            yield from error.problems
+        except EchoQueueError as error:
+            yield from () if (config.run.dir / "metrics.jsonl").exists() else error.problems
+        else:
+            found = _columns(config.environment_of(prompts.set), role, _shared(rows)) if rows else ()
+            yield from (in_section(config, prompts.set, problem) for problem in found)
 
 
 def _model(config: Config, role: For) -> Iterator[Problem]:
@@ -186,10 +205,10 @@ def _packages(config: Config, role: For) -> Iterator[Problem]:
 
 def _of_worker(config: Config) -> Iterator[tuple[str, str, str]]:
     """Yields (package, the key that needs it, the extra that brings it)."""
-    kind = config.environment.kind
-    if kind in ENVIRONMENT_PACKAGES:
-        package, extra = ENVIRONMENT_PACKAGES[kind]
-        yield package, "environment.kind", extra
+    for section, environment in _environments(config):
+        if environment.kind in ENVIRONMENT_PACKAGES:
+            package, extra = ENVIRONMENT_PACKAGES[environment.kind]
+            yield package, f"{section}.kind", extra
     if config.rollout.engine == "vllm":
         yield "vllm", "rollout.engine", "vllm"
 
@@ -199,19 +218,19 @@ def _shared(rows: "Sequence[PromptRow]") -> list[str]:
     return sorted(set.intersection(*(set(row.columns) for row in rows)))
 
 
-def _columns(config: Config, role: For, columns: Sequence[str]) -> Iterator[Problem]:
+def _columns(environment: Environment, role: For, columns: Sequence[str]) -> Iterator[Problem]:
     """Compares what the reward needs with the columns of the prompts."""
     from echo_queue.submission.needed_columns import GIVEN, needed_columns
 
     has = f"the prompts have {', '.join(columns) or 'no column but the prompt'}"
-    needed, reference = needed_columns(config.environment), config.environment.function
+    needed, reference = needed_columns(environment), environment.function
     if needed.any_of and not set(needed.any_of) & set(columns):
         what = f"math compares with a column {' or '.join(needed.any_of)}; {has}"
         yield Problem("environment.kind", what, "rename the column that holds the answer")
     if needed.keywords and (taken := sorted(set(columns) & set(GIVEN))):
         what = f"the prompts have a column {', '.join(taken)}, a name that every reward function gets from this program"
         yield Problem("prompts.source", what, "rename that column")
-    kind = config.environment.kind
+    kind = environment.kind
     if missing := [name for name in GENERATED.get(kind, ()) if name not in columns]:
         what = f'is "{kind}", which scores the prompts of its own sets alone (columns {", ".join(missing)}); {has}'
         fix = 'for prompts of your own write kind = "function", with a reward function, "math" or another one'
