@@ -32,9 +32,9 @@ class EvaluationQueue(LineageClient):
         Returns the round's number, also if a call before has begun it; None if another one is under way, a set has not
         arrived whole, or the server is full.
         """
-        asked, prompts = -1, 0
+        asked, prompts, words = -1, 0, (self._lineage, *version, *sets)
         while asked < prompts:
-            (answer,) = self._caller.move("evaluate", [("evaluate", self._lineage, *version, *sets)], optional=True)
+            (answer,) = self._caller.move("evaluate", [("evaluate", *words)], words, optional=True)
             if isinstance(answer, redis.OutOfMemoryError) or not answer:
                 return None
             number, asked, prompts = answer

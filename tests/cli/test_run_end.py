@@ -39,8 +39,13 @@ def end(trained: int = 0, dead: int = 0, lost: int = 0) -> End:
         ready=0,
         in_hand=0,
         in_flight=0,
+        evaluating=0,
         leases=0,
         leased=0,
+        asked=0,
+        evaluation=0,
+        scored=0,
+        concluded=0,
         lost=0,
         forged=0,
     )
