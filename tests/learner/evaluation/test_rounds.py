@@ -20,6 +20,8 @@ from tests.queue.clients import Clients
 from tests.waiting import wait_until
 
 OTHER = {"name": "other", "source": "other.jsonl", "samples": 2, "every_updates": 30}
+LARGE, MANY = 600, 50
+"""Prompts that one step neither asks nor removes, and looks that are enough to read their answers."""
 STEPS = ("evaluate", "scored", "put evaluations", "conclude", "write evaluations")
 
 
@@ -153,6 +155,23 @@ def test_a_learner_killed_at_any_step_loses_and_doubles_no_result(
     assert [(one.evaluation, one.update) for one in run.told] == [("held", 0)]
     assert run.written == run.told and run.asked is None
     assert [number for _, (_, number) in stored.versions(run.store)] == [0]
+
+
+def test_a_round_of_many_steps_is_asked_and_ended_by_several_learners(run: RoundsHarness, unobserved: None) -> None:
+    run.submit("other", LARGE, order="held_out")
+    config = run.config().model_copy(update={"evaluation": run.config(OTHER).evaluation[1:]})
+    for step in ("evaluate", "conclude"):
+        run.start(config=config)
+        run.serve("w1", run.asked)
+        failpoints.observer = Killer(step)
+        with pytest.raises(Killed):
+            for _ in range(MANY):
+                run.look()
+                run.answer()
+        failpoints.observer = None
+    run.start(config=config)
+    run.look()
+    assert [(one.update, one.prompts) for one in run.told] == [(0, LARGE)] and run.asked is None
 
 
 def test_a_lost_answer_to_the_conclusion_is_no_second_round(run: RoundsHarness, unobserved: None) -> None:
