@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 IDLE_S = 1.0
 LOOK_S = 5.0
 """The longest wait for an offered task, after which an idle worker looks by itself."""
+KEEPER_LOOK_S = 0.5
+"""The same for a worker that keeps its version: no offer tells it that the round of evaluation is answered."""
 STILL = 4.0
 """An update may take long: a learner that is heard is waited for so many times as long as one that is silent."""
 
@@ -224,7 +226,8 @@ class TaskLeaser(CheckedThread):
             raise IdleError(
                 Problem("tasks", f"this worker is suspended for {deadline_s:.0f} s: {lease.suspended}", fix)
             )
-        if self._queue.wait_for_work(self._worker, min(LOOK_S, deadline_s)):
+        look_s = KEEPER_LOOK_S if lease.keeps else LOOK_S
+        if self._queue.wait_for_work(self._worker, min(look_s, deadline_s)):
             self._note_move()
 
     def _note_move(self) -> None:
