@@ -130,7 +130,7 @@ def _waiting(found: RunSnapshot, since: str) -> Iterator[str]:
         yield f"{counted(ready, 'group', *WAIT)} for the learner, which has trained none {since}"
     elif (round := status.evaluation) is not None:
         left = counted(round.waiting + round.running, "prompt")
-        yield f"the round of evaluation at version {round.version} lacks the answers to {left}, {round.running} of them leased"
+        yield f"the evaluation of version {round.version} lacks answers to {left}, {round.running} of which are leased"
     elif _learner_heard(status):
         yield f"the learner waits: there are {ready} of {counted(batch, 'group')}"
 

@@ -52,7 +52,7 @@ class EvaluationQueue(LineageClient):
         return found
 
     def _rows(self, after: str) -> list[tuple[bytes, dict[bytes, bytes], bool]]:
-        """Returns entries and fields of `scored`, and whether `open` says so: a worker's user may have made up others."""
+        """Returns entries and fields of `scored`, and whether `open` says so: a worker's user may make up others."""
         client: Any = self._caller.client
         keys = self._caller.keys
         rows = client.xrange(keys.scored, f"({after}" if after else "-", "+", count=READ_STEP)
