@@ -228,7 +228,7 @@ class Environment(Section):
 
 class Evaluation(Section):
     """A held-out set, which may be written several times. One version alone answers all of it, before the first update,
-    whenever it is due, and at the end. Its answers are scored and never trained."""
+    whenever it is due, and at the end. Its answers are scored and never trained (docs/evaluation.md)."""
 
     name: Annotated[Name, WORKERS]
     """Name of the evaluation and of its set, which no training set has."""
