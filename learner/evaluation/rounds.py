@@ -123,7 +123,7 @@ class EvaluationRounds:
         if (under_way := self._open) is None:
             return
         under_way.note(asked, status, now)
-        if why := self._obsolete(asked):
+        if why := self._obsolete(asked) or _half_ended(asked):
             self._give_up(under_way, why)
             return
         self._read(under_way)
@@ -324,6 +324,12 @@ class EvaluationRounds:
         """Returns whether the set is there, or on its way: once all is trained, nobody declares another one."""
         submission = self._monitor.submission_status(name)
         return submission is not None and not submission.failed
+
+
+def _half_ended(asked: EvaluationRound) -> str:
+    """Returns why a round cannot be answered whole; empty if it can: each of its prompts has a place until it ends."""
+    lost = asked.prompts - asked.waiting - asked.running - asked.scored
+    return "an earlier learner had begun to end it" if lost > 0 else ""
 
 
 class _Settling:

@@ -174,6 +174,27 @@ def test_a_round_of_many_steps_is_asked_and_ended_by_several_learners(run: Round
     assert [(one.update, one.prompts) for one in run.told] == [(0, LARGE)] and run.asked is None
 
 
+def test_a_round_that_a_killed_learner_had_half_given_up_is_asked_anew_at_once(
+    run: RoundsHarness, unobserved: None
+) -> None:
+    run.submit("other", LARGE, order="held_out")
+    config = run.config().model_copy(update={"evaluation": run.config(OTHER).evaluation[1:]})
+    run.start(config=config)
+    run.serve()
+    run.look()
+    run.start(config=run.config())
+    failpoints.observer = Killer("conclude")
+    with pytest.raises(Killed):
+        run.look()
+    failpoints.observer = None
+    run.start(config=config)
+    run.serve()
+    run.look()
+    assert [one.given_up for one in run.told] == ["an earlier learner had begun to end it"]
+    run.look()
+    assert run.asked == run.version
+
+
 def test_a_lost_answer_to_the_conclusion_is_no_second_round(run: RoundsHarness, unobserved: None) -> None:
     run.serve()
     run.look()
