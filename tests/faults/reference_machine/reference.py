@@ -455,18 +455,11 @@ class Reference:
         self, worker: str, task: str, attempt: int, oldest: int, version: Version, *, tokens: int, reward: float
     ) -> str:
         """`reward`: the mean over the group's two samples."""
-        if task in self.replay:
-            first = self.replay[task]
-            return "accepted" if (first.worker, first.attempt) == (worker, attempt) else "duplicate"
-        if task in self.scored:
-            answer = self.scored[task]
-            return "accepted" if (answer.worker, answer.attempt) == (worker, attempt) else "duplicate"
-        if not self.is_open(task):
-            return "unknown"
-        if task in self.by_hand:
-            return "dead"
-        if worker in self.suspended:
-            return "suspended"
+        done = self.replay.get(task) or self.scored.get(task)
+        if done is not None:
+            return "accepted" if (done.worker, done.attempt) == (worker, attempt) else "duplicate"
+        if refused := self._refused(worker, task):
+            return refused
         if task in self.evaluation:
             return self._answer(worker, task, attempt, oldest, version)
         if self.v - oldest > self.rules.s or self.abandoned(version):
@@ -484,6 +477,14 @@ class Reference:
         made = replace(self._take(task), lineage=version.lineage)
         self.replay[task] = Scored(made, worker, attempt, oldest, version.number, version.lineage)
         return "accepted"
+
+    def _refused(self, worker: str, task: str) -> str:
+        """Why nothing that the worker sends of this task is taken; "" if something may be."""
+        if not self.is_open(task):
+            return "unknown"
+        if task in self.by_hand:
+            return "dead"
+        return "suspended" if worker in self.suspended else ""
 
     def _answer(self, worker: str, task: str, attempt: int, oldest: int, version: Version) -> str:
         only = self.evaluation[task]
