@@ -14,12 +14,14 @@ import numpy as np
 import orjson
 import zstandard
 
-from echo_queue.connections.storage.object_store import ObjectStore
+from echo_queue.connections.storage.object_store import LargeObject, ObjectStore
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.evaluation.results import Answer, EvaluationResult, PromptAnswers, result_of
 from echo_queue.records import Tokens, Version
 
 PREFIX = "evaluations/"
+MOST_BYTES = 1 << 28
+"""More than the answers of a round take, with the tokens that are kept of them."""
 KEY = re.compile(rf"{PREFIX}([^/]+)/(\d+)-(\d+)\.jsonl\.zst")
 
 
@@ -44,13 +46,21 @@ def read(store: ObjectStore, name: str, version: Version) -> tuple[EvaluationRes
     """Returns what was stored. Raises `MissingObject` if nothing was, `SpoiledAnswers` for other bytes."""
     key = key_of(name, version)
     try:
-        first, *rows = zstandard.ZstdDecompressor().decompressobj().decompress(store.get(key)).splitlines()
+        first, *rows = _decompressed(store.get(key, MOST_BYTES)).splitlines()
         result, answered = result_of(first), [_answers_of(orjson.loads(row)) for row in rows]
-    except (zstandard.ZstdError, orjson.JSONDecodeError, ValueError, TypeError, KeyError) as error:
+    except (LargeObject, zstandard.ZstdError, ValueError, TypeError, KeyError, OverflowError) as error:
         raise _spoiled(key, str(error)) from None
     if result is None:
         raise _spoiled(key, "its first line is no result of this release")
     return result, answered
+
+
+def _decompressed(data: bytes) -> bytes:
+    """Raises `ZstdError` for bytes that are not compressed, `ValueError` for those that expand too far."""
+    found: bytes = zstandard.ZstdDecompressor().stream_reader(data).read(MOST_BYTES + 1)
+    if len(found) > MOST_BYTES:
+        raise ValueError(f"it expands to more than {MOST_BYTES} bytes")
+    return found
 
 
 def versions(store: ObjectStore) -> Iterator[tuple[str, Version]]:

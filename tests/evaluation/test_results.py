@@ -1,11 +1,16 @@
 import numpy as np
 import pytest
+import zstandard
 
 from echo_queue.connections.storage.object_store import MissingObject, ObjectStore
 from echo_queue.evaluation import stored
 from echo_queue.evaluation.results import PromptAnswers, best_mean, curves, result_of, summarise
 from echo_queue.records import Group, Sample, Span, Version
 from tests.evaluation.answered import answers_of, given_up_at, result_at
+
+
+def compressed(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor().compress(data)
 
 
 def test_failed_prompts_are_counted_and_in_no_figure() -> None:
@@ -80,9 +85,23 @@ def test_answers_are_read_back_from_the_store(object_store: ObjectStore) -> None
     assert only.prompt is None and only.answers[0].tokens is None and only.answers[0].length == 3
 
 
-def test_a_spoiled_object_is_named(object_store: ObjectStore) -> None:
+MOST_BYTES = 1_000
+SPOILED = {
+    "no compressed bytes": b"something else",
+    "no result": compressed(b"{}\n"),
+    "nothing": compressed(b""),
+    "no answers": compressed(result_at(20).line + b"\n[]\n"),
+    "no tokens": compressed(result_at(20).line + b'\n{"index":0,"answers":[],"reason":"","prompt":[1099511627776]}\n'),
+    "too much": compressed(bytes(MOST_BYTES + 1)),
+    "too large": bytes(MOST_BYTES + 1),
+}
+
+
+@pytest.mark.parametrize("what", SPOILED)
+def test_a_spoiled_object_is_named(object_store: ObjectStore, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "MOST_BYTES", MOST_BYTES)
     with pytest.raises(MissingObject):
         stored.read(object_store, "held-out", Version(1, 20))
-    object_store.put(stored.key_of("held-out", Version(1, 20)), b"something else")
+    object_store.put(stored.key_of("held-out", Version(1, 20)), SPOILED[what])
     with pytest.raises(stored.SpoiledAnswers, match="evaluations/held-out/1-20"):
         stored.read(object_store, "held-out", Version(1, 20))
