@@ -221,9 +221,10 @@ def _open_leader(
     before_this = monitor.newest_update()
     queue.record(unrecorded(config.run.dir / "metrics.jsonl", before_this.version if before_this else BASE))
     announcements = LearnerQueue(caller.within(announcer.DEADLINE_S), lineage=newest.lineage)
-    broadcast = open_broadcast(config, store, team, queue, announcements=announcements, signer=signer)
     version = Version(newest.lineage, newest.version)
     evaluations = _open_evaluations(config, policy.vocabulary, version)
+    ahead = evaluations.ask_ahead
+    broadcast = open_broadcast(config, store, team, queue, announcements=announcements, signer=signer, ask_ahead=ahead)
     first_groups = FirstGroups(monitor)
 
     def observe(status: Status) -> None:

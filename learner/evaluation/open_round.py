@@ -42,10 +42,11 @@ class OpenRound:
             self.read_up_to = one.entry
 
     def note(self, asked: EvaluationRound, status: Status, now_s: float) -> None:
-        """Notes how far the round is, and who serves its version. Workers may still come to the newest one."""
+        """Notes how far the round is, and who serves its version. Workers may still come to the newest one, or to the
+        next."""
         if (places := self._places_of(asked)) != self._places:
             self._places, self.moved_s = places, now_s
-        newest = status.published is None or status.published.version == self.version
+        newest = status.published is None or status.published.version <= self.version
         serving = any(one.heartbeat and one.heartbeat.version == self.version for one in status.workers)
         if newest or serving or asked.running:
             self._served_s = now_s

@@ -1,6 +1,7 @@
 """The rounds of evaluation of one lineage: asks what is due, reads the answers, keeps the results.
 
-- All of it happens in the housekeeper's thread, in short steps between its sweeps; training never waits for a round.
+- All of it happens in the housekeeper's thread, in short steps between its sweeps, but that a version is asked right
+  before it is published, lest workers pass it by. Training never waits for a round.
   Only a learner that has trained everything waits, for the last version's (`settle`).
 - Results are durable in the store before their round leaves the queue. A learner that is killed in between leaves a
   round whose results the next one finds; before it, one whose answers the next one reads.
@@ -16,6 +17,7 @@ from dataclasses import replace
 
 from echo_queue.config import Config
 from echo_queue.connections.storage.object_store import MissingObject, ObjectStore
+from echo_queue.errors import EchoQueueError
 from echo_queue.evaluation import stored
 from echo_queue.evaluation.results import EvaluationResult, best_mean, curves, summarise
 from echo_queue.queue import Caller, EvaluationQueue, Evaluations, LearnerQueue, Monitor, Payloads
@@ -41,7 +43,8 @@ class EvaluationRounds:
     """The rounds of the lineage that begins at the version `begun`.
 
     `caller` and `store`: their calls should end within about `DEADLINE_S`. `vocabulary`: the model's. `clock`: seconds
-    that never go back. The housekeeper's thread calls `observe`, the learner's every other method.
+    that never go back. The housekeeper's thread calls `observe`, the publish thread `ask_ahead`, the
+    learner's every other method.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class EvaluationRounds:
         """The version of each evaluation that is not asked again, because nothing moved."""
         self._arrived: set[str] = set()
         self._idle_since: float | None = None
+        self._workers_live = False
         self._settling = _Settling(clock)
 
     @property
@@ -89,6 +93,7 @@ class EvaluationRounds:
         if self._results is None:
             self._results = self._recalled(status)
         self._note_idleness(status, now)
+        self._workers_live = any(one.heartbeat and not one.suspended for one in status.workers)
         if self._leaving:
             self._leave()
         elif status.evaluation is not None:
@@ -101,20 +106,31 @@ class EvaluationRounds:
     # A round ----------------------------------------------------------------------------------------------------------
 
     def _ask(self, status: Status, now: float) -> None:
-        """Begins a round of all evaluations that are due and whose sets have arrived, if a worker may answer it."""
+        """Asks the newest version what is due at it."""
         published = status.published
-        if published is None or published.version.lineage != self._begun.lineage:
+        if published and published.version.lineage == self._begun.lineage and not status.finished:
+            self._begin(published.version, now)
+
+    def ask_ahead(self, version: Version) -> None:
+        """Publish thread: asks `version`, which is about to be published, if it is due.
+
+        So workers find the round when they come to the version. After an outage the housekeeper asks it.
+        """
+        if self._results is None or self._open or self._leaving:
             return
-        if (
-            status.finished
-            or self._settling.over
-            or not any(one.heartbeat and not one.suspended for one in status.workers)
-        ):
+        try:
+            self._begin(version, self._clock())
+        except EchoQueueError as error:
+            log.info("version %s is not asked ahead of its publication: %s", version, error)
+
+    def _begin(self, version: Version, now: float) -> None:
+        """Begins a round of all evaluations that are due and whose sets have arrived, if a worker may answer it."""
+        if self._settling.over or not self._workers_live:
             return
-        due = [name for name in self._due(published.version, now) if self._has_arrived(name)]
-        if due and (number := self._queue.evaluate(published.version, due)):
+        due = [name for name in self._due(version, now) if self._has_arrived(name)]
+        if due and (number := self._queue.evaluate(version, due)):
             self._asked = number, now
-            log.info("evaluation %d asks version %s: %s", number, published.version, ", ".join(due))
+            log.info("evaluation %d asks version %s: %s", number, version, ", ".join(due))
 
     def _follow(self, asked: EvaluationRound, status: Status, now: float) -> None:
         """Reads the answers of the round under way; ends it if all are there, or no more can come."""

@@ -107,6 +107,23 @@ def test_a_round_is_due_at_multiples_of_every_updates_and_never_at_a_version_tha
     assert [one.update for one in run.told] == [0, 23, 40]
 
 
+def test_a_version_that_is_due_is_asked_before_it_is_published(run: RoundsHarness) -> None:
+    run.evaluate()
+    while run.learner_version < 20:
+        run.advance(0)
+    for number in (19, 20):
+        run.rounds.ask_ahead(Version(1, number))
+        assert run.asked == (Version(1, 20) if number == 20 else None)
+    run.look()
+    run.look(UNSERVED_S + 1)
+    assert run.asked == Version(1, 20), "workers may come to it yet"
+    run.publish(20)
+    run.serve()
+    run.answer()
+    run.look()
+    assert [one.update for one in run.told] == [0, 20]
+
+
 def test_the_next_round_waits_for_the_one_under_way(run: RoundsHarness) -> None:
     run.evaluate()
     run.update_to(20)
