@@ -88,6 +88,8 @@ class TaskLeaser(CheckedThread):
         self._lease_lock = threading.Lock()
         self._wanted = threading.Event()
         self._closed = False
+        self._asks = False
+        """True if one lease is to be made although there is no room."""
         self._suspended_s: float | None = None
         """Since when the learner lets this worker lease nothing; None: it may lease."""
         self._learner: tuple[Version, Published | None] | None = None
@@ -109,6 +111,11 @@ class TaskLeaser(CheckedThread):
             self._wanted.set()
         return leased
 
+    def look(self) -> None:
+        """Main thread: asks, also without room, whether this worker is to keep the weights that it serves now."""
+        self._asks = bool(self._config.evaluation)
+        self._wanted.set()
+
     def forget(self) -> None:
         """Main thread: drops the tasks that were leased and not exchanged; leases none until the next `exchange`."""
         with self._lock:
@@ -125,7 +132,7 @@ class TaskLeaser(CheckedThread):
     def work(self) -> None:
         """Leases tasks whenever there is room, until the run is finished, an error occurs, or `close` is called."""
         while not self._closed:
-            if not self._room:
+            if not (self._room or self._asks):
                 self._wanted.wait(IDLE_S)
                 self._wanted.clear()
                 self._note_move()
@@ -135,16 +142,17 @@ class TaskLeaser(CheckedThread):
             if lease is not None and lease.finished:
                 self.finished = True
                 return
-            if lease is not None and not lease.tasks:
+            if lease is not None and not lease.tasks and self._room:
                 self._wait_for_offer(lease)
 
     def ended(self) -> None:
         self.wake.set()
 
     def _lease(self, room: int) -> Lease | None:
-        """Leases and prepares up to `room` tasks; returns None if there is no room any more."""
-        if not room:
+        """Leases and prepares up to `room` tasks; returns None if there is no room any more, and nothing to ask."""
+        if not (room or self._asks) or self._closed:
             return None
+        self._asks = False
         serving = self._serving()
         lease = self._queue.lease(self._worker, serving, room)
         self.keeps = serving if lease.keeps else None

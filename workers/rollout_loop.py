@@ -147,6 +147,8 @@ class RolloutLoop:
         if needed is not None and self._engine.version < needed and not self._generating:
             self._lease_keeper.state = "fetching"
             self._weights.refresh(needed)
+        if self._engine.version != before:
+            self._leaser.look()
         if self._generating and self._engine.version.lineage != before.lineage:
             self._begin_from_scratch("the learner's first weights" if before == BASE else "weights of another lineage")
 
@@ -154,7 +156,10 @@ class RolloutLoop:
         """Returns whether the version served now must stay, since no other may go on with what is held."""
         if self._other_lineage_waits:
             return False
-        return self._keeps or any(task.id not in self._scoring for task in self._held.held_out())
+        if any(task.id not in self._scoring for task in self._held.held_out()):
+            return True
+        needed = self._pending[0].needed if self._pending else None
+        return self._keeps and (needed is None or needed <= self._engine.version)
 
     def _begin_from_scratch(self, weights: str) -> None:
         """Restarts all groups: only the queue knows whether the weights of their tokens are ancestors of today's.

@@ -51,7 +51,7 @@ WORKER: tuple[Grant, ...] = (
     ("~", "+xrange +xdel", ("dead",)),
     ("%W~", "+xadd", ("replay", "scored", "arrivals")),
     ("%R~", "+hmget", ("round",)),
-    ("~", "+zadd +zscore +zcard +zremrangebyscore", ("keepers",)),
+    ("~", "+zadd +zrem +zscore +zcard +zremrangebyscore", ("keepers",)),
     ("%R~", "+zcard", ("ready",)),
     ("%R~", "+hget +hexists", ("suspended",)),
     ("%R~", "+xread", ("weight_events",)),

@@ -153,6 +153,16 @@ def test_a_keeper_that_fell_silent_is_replaced(harness: QueueHarness) -> None:
     assert taken.keeps and len(taken.tasks) == HELD
 
 
+def test_a_keeper_that_serves_another_version_is_replaced(harness: QueueHarness) -> None:
+    begin(harness)
+    old = harness.version
+    assert harness.leased(2, "keeper").keeps
+    newer(harness)
+    assert not harness.leased(0, "keeper").keeps
+    taken = harness.leased(1000, "next", old)
+    assert taken.keeps and len(taken.tasks) == HELD - 2
+
+
 def test_a_share_of_the_workers_keeps_the_version(harness: QueueHarness) -> None:
     harness.queue.overrule(replace(RULES, s=2, evaluation_share=0.5))
     harness.queue.client.zadd(harness.queue.keys.workers, {f"w{number}": 9e12 for number in range(5)})

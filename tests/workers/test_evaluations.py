@@ -63,6 +63,20 @@ class Unhurried(TransformersEngine):
         return {key: one for key, one in self.partials().items() if key.task.startswith("held/")}
 
 
+class Busy(TransformersEngine):
+    """Goes on stepping without an end of its samples until it is told to `go`."""
+
+    go = threading.Event()
+
+    def __init__(self, config: Config, folder: str, version: Version, stop_tokens: Sequence[int]) -> None:
+        longest = config.model.max_prompt_tokens + config.model.max_new_tokens
+        super().__init__(folder, version, config.model.dtype, longest, stop_tokens)
+
+    def step(self) -> Mapping[SampleKey, PartialSample]:
+        begun = any(len(partial_sample.tokens) > 2 for partial_sample in self.partials().values())
+        return {} if begun and not self.go.wait(0.001) else super().step()
+
+
 class Stage:
     """A run whose workers have `Unhurried` engines, and the versions that they have staged so far."""
 
@@ -135,6 +149,32 @@ def test_a_round_is_answered_by_its_version_alone_although_newer_weights_are_the
         assert_generated_by(old, group, temperature=0.5)
     run.until(lambda: run.serves(1), "the newer weights")
     assert not stage.engines[0].disturbed and run.queue.audit().ok
+
+
+def test_a_worker_whose_batch_is_full_keeps_a_version_that_a_round_asks(
+    harness: Begin, models: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = models
+    monkeypatch.setattr(Busy, "go", threading.Event())
+    run = harness(old, rollout={"concurrent_groups": 1}, staleness={"s": 4}, evaluation=[HELD])
+    run.begin(QUESTIONS[:1], tensors_of(old), wanted="3")
+    run.hold_out("held", QUESTIONS, wanted="3")
+    run.worker("w1", Busy)
+    run.until(lambda: run.status().in_flight == 1, "a full batch")
+    run.evaluate(1, "held")
+    run.queue.advance(run.lineage, 1, 0, 1.0)
+    run.publish(1, tensors_of(new))
+
+    def kept() -> bool:
+        under_way = run.status().evaluation
+        return under_way is not None and under_way.keepers == 1
+
+    run.until(kept, "a keeper")
+    run.queue.advance(run.lineage, 2, 0, 1.0)
+    run.publish(2, tensors_of(old))
+    Busy.go.set()
+    assert {(group.oldest, group.newest, group.lineage) for group in run.answers(6)} == {of_version(run, 1)}
+    run.until(lambda: run.serves(2), "the newest weights")
 
 
 @pytest.mark.parametrize(("mode", "workers"), [("in-flight", 2), ("pull", 2), ("push-pull", 2), ("sync", 1)])

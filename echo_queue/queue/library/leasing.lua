@@ -101,8 +101,11 @@ end
 -- answers first, and once there are newer versions does nothing else. Only what one of them is running may come back.
 local function streams_for(run, worker, lineage, version, newest)
   local round = redis.call('HMGET', run.K.round, 'lineage', 'version')
-  if tonumber(round[1]) ~= lineage or tonumber(round[2]) ~= version then return TRAINING, false end
-  if redis.call('XLEN', run.K.evaluation) == 0 then return TRAINING, false end
+  if not round[1] or redis.call('XLEN', run.K.evaluation) == 0 then return TRAINING, false end
+  if tonumber(round[1]) ~= lineage or tonumber(round[2]) ~= version then
+    redis.call('ZREM', run.K.keepers, worker)
+    return TRAINING, false
+  end
   if is_keeper(run, worker) then return newest and EVALUATION_FIRST or EVALUATION_ALONE, true end
   return newest and TRAINING_FIRST or TRAINING, false
 end

@@ -1231,8 +1231,8 @@ MUTATIONS = (
         "a round asked of whoever comes",
         "workers draw answers that are then refused",
         LUA + "leasing.lua",
-        "if tonumber(round[1]) ~= lineage or tonumber(round[2]) ~= version then return TRAINING, false end",
-        "",
+        "if tonumber(round[1]) ~= lineage or tonumber(round[2]) ~= version then",
+        "if false then",
         ("tests/queue/test_evaluation.py::test_only_who_serves_the_version_is_asked",),
     ),
     Mutation(
@@ -1306,6 +1306,22 @@ MUTATIONS = (
         "if round.number ~= args[2] then return { 0, refs } end",
         "",
         ("tests/queue/test_evaluation.py::test_a_round_asks_every_prompt_of_its_sets_once",),
+    ),
+    Mutation(
+        "a keeper that has gone on",
+        "a worker that serves another version holds a keeper's place, and the round is given up",
+        LUA + "leasing.lua",
+        "    redis.call('ZREM', run.K.keepers, worker)\n",
+        "",
+        ("tests/queue/test_evaluation.py::test_a_keeper_that_serves_another_version_is_replaced",),
+    ),
+    Mutation(
+        "a full batch that passes a version by",
+        "a round of a run with short updates is given up again and again",
+        "workers/rollout_loop.py",
+        "            self._leaser.look()\n",
+        "            pass\n",
+        ("tests/workers/test_evaluations.py::test_a_worker_whose_batch_is_full_keeps_a_version_that_a_round_asks",),
     ),
     Mutation(
         "a learner that is not told of its groups",

@@ -367,7 +367,10 @@ class Reference:
         """Where it finds tasks: those of a round only if it serves the round's version, and who keeps that has no
         others once there is a newer one."""
         training = [self.retry, self.tasks]
-        if not self.round or self.round[1] != version or not self.evaluation or self.abandoned(version):
+        if not self.round or not self.evaluation or self.abandoned(version):
+            return training
+        if self.round[1] != version:
+            self.keepers.discard(worker)
             return training
         if worker in self.keepers or not self.keepers:
             self.keepers.add(worker)
