@@ -22,13 +22,13 @@ import torch
 from benchmarks.long_tail import GROUPS, RECORDED
 from echo_queue.config import Config
 from echo_queue.config.loading import load
-from echo_queue.records import NOTHING, PromptRow, Tokens, Version
+from echo_queue.records import PromptRow, Tokens, Version
 from echo_queue.submission.length_features import buckets
 from echo_queue.submission.sources.registry import open_source
 from echo_queue.submission.sources.source import spell
 from workers import engines
 from workers.assignment import seed_of
-from workers.engines import Engine, SampleKey, SampleRequest
+from workers.engines import Engine, SampleKey, SampleRequest, Sampling
 from workers.prompt_encoder import PromptEncoder
 
 ROOM = 128
@@ -38,10 +38,14 @@ STEPPED = 24
 STEPS = 16
 
 
-def longest(engine: Engine, prompts: list[Tokens], samples: int, limit: int, epoch: int) -> list[int]:
+def longest(
+    engine: Engine, prompts: list[Tokens], samples: int, limit: int, epoch: int, *, sampling: Sampling
+) -> list[int]:
     """Returns the tokens of the longest sample of each prompt's group."""
     waiting = [
-        SampleRequest(SampleKey(str(place), sample), prompt, seed_of(epoch, str(place), sample), limit, NOTHING)
+        SampleRequest(
+            SampleKey(str(place), sample), prompt, seed_of(epoch, str(place), sample), limit, sampling=sampling
+        )
         for place, prompt in enumerate(prompts)
         for sample in range(samples)
     ]
@@ -63,7 +67,7 @@ def step_s(engine: Engine, prompts: list[Tokens], samples: int, groups: int) -> 
     taken: list[float] = []
     for first in range(0, STEPPED, groups):
         waiting = [
-            SampleRequest(SampleKey(str(place), sample), prompts[place], seed_of(0, str(place), sample), STEPS, NOTHING)
+            SampleRequest(SampleKey(str(place), sample), prompts[place], seed_of(0, str(place), sample), STEPS)
             for place in range(first, first + groups)
             for sample in range(samples)
         ]
@@ -95,9 +99,10 @@ def main() -> int:
     reader = PromptEncoder.open(config.base_model, config.model.max_prompt_tokens)
     engine = engines.create(config, config.base_model, Version(0, 0), reader.stop_tokens)
     rows, limit = first_rows(config, arguments.prompts), config.model.max_new_tokens
+    sampling = Sampling(config.rollout.temperature, config.rollout.top_p)
     prompts = [reader.encode(row) for row in rows]
     steps_s = [step_s(engine, prompts, arguments.samples, groups) for groups in range(1, GROUPS + 1)]
-    before, now = (longest(engine, prompts, arguments.samples, limit, epoch) for epoch in range(2))
+    before, now = (longest(engine, prompts, arguments.samples, limit, epoch, sampling=sampling) for epoch in range(2))
     words = {"buckets": list(buckets(rows, config.prompts.length_feature)), "before": before, "now": now}
     RECORDED.write_bytes(orjson.dumps(words | {"steps_s": steps_s}) + b"\n")
     print(f"{RECORDED}: {len(now)} prompts, {min(now)} to {max(now)} tokens, {sum(now) / len(now):.1f} in the mean")

@@ -31,6 +31,7 @@ from echo_queue.reporting.run_record import record_of
 from echo_queue.reporting.trained_groups import TrainedGroups
 from learner.batch_collector import Batch, BatchCollector, Pause
 from learner.diagnostics.guard import Guard
+from learner.evaluation.rounds import EvaluationRounds
 from learner.housekeeper import Housekeeper
 from learner.publication.publish_thread import Snapshot, publication_period
 from learner.publication.weight_broadcast import WeightBroadcast
@@ -79,12 +80,13 @@ class Leader:
         broadcast: WeightBroadcast,
         collector: BatchCollector,
         housekeeper: Housekeeper,
+        evaluations: EvaluationRounds,
         write_model: WriteModel,
     ) -> None:
         self._config, self._team, self._queue, self._monitor = config, team, queue, monitor
         self._saver, self._newest, self._window = saver, newest, newest.window
         self.broadcast, self.collector, self._housekeeper = broadcast, collector, housekeeper
-        self._write_model = write_model
+        self._evaluations, self._write_model = evaluations, write_model
         self._metrics, self._trained_groups = MetricsLog(config.run.dir / "metrics.jsonl"), groups
         self._version = Version(newest.lineage, newest.version)
         self._handed_over = -1
@@ -135,12 +137,28 @@ class Leader:
             if self._trained:
                 yield Order(self._version, save=True)
             self.commit(self._saver.wait())
+            if not stop.is_set() and self._evaluations.configured:
+                yield from self._evaluate_last(stop)
             if not stop.is_set():
                 yield Order(self._version, publish=self._handed_over < self._version.number, export=True)
                 if self.finished:
                     return
+                self._evaluations.go_on()
         self.broadcast.wait()
         log.info("stopped at version %d; a restart continues", self._version.number)
+
+    def _evaluate_last(self, stop: Event) -> Iterator[Order]:
+        """Publishes the last version, and waits until it is evaluated, or `stop` is set."""
+        self.broadcast.wait()
+        if self._handed_over < self._version.number:
+            yield Order(self._version, publish=True)
+            self.broadcast.wait()
+        self._evaluations.settle(self._version, stop, self._check)
+
+    def _check(self) -> None:
+        """Raises the error that ended one of the threads."""
+        self.broadcast.check()
+        self._housekeeper.check()
 
     def _updates(self, stop: Event) -> Iterator[Order]:
         """Yields updates until the prompts are exhausted, `learner.max_updates` is reached, or `stop` is set."""

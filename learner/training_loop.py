@@ -23,13 +23,15 @@ from echo_queue.connections.connect import connect_store
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import ConfigError
 from echo_queue.launch.liveness import LivenessThread, StepClock
-from echo_queue.queue import LearnerQueue, Monitor, Payloads, RunRules
+from echo_queue.queue import LearnerQueue, Monitor, Payloads, RunRules, Status
 from echo_queue.queue.run_rules import differences
 from echo_queue.records import BASE, Version
 from echo_queue.records.validation import PATIENCE, GroupLimits, GroupValidator
 from echo_queue.reporting.run_record import unrecorded
 from echo_queue.reporting.trained_groups import TrainedGroups
 from learner.batch_collector import BatchCollector
+from learner.evaluation import rounds
+from learner.evaluation.rounds import EvaluationRounds
 from learner.first_groups import FirstGroups
 from learner.follower import Follower
 from learner.housekeeper import Housekeeper
@@ -219,10 +221,17 @@ def _open_leader(
     before_this = monitor.newest_update()
     queue.record(unrecorded(config.run.dir / "metrics.jsonl", before_this.version if before_this else BASE))
     announcements = LearnerQueue(caller.within(announcer.DEADLINE_S), lineage=newest.lineage)
-    broadcast = open_broadcast(config, store, team, queue, announcements=announcements, signer=signer)
-    housekeeper = Housekeeper(connect(config), store, config.queue.lease_s, broadcast.observe)
     version = Version(newest.lineage, newest.version)
+    evaluations = _open_evaluations(config, policy.vocabulary, version)
+    ahead = evaluations.ask_ahead
+    broadcast = open_broadcast(config, store, team, queue, announcements=announcements, signer=signer, ask_ahead=ahead)
     first_groups = FirstGroups(monitor)
+
+    def observe(status: Status) -> None:
+        broadcast.observe(status)
+        evaluations.observe(status)
+
+    housekeeper = Housekeeper(connect(config), store, config.queue.lease_s, observe)
 
     def check() -> None:
         first_groups.check()
@@ -243,5 +252,14 @@ def _open_leader(
             config, queue, monitor, validator, version=version, published=broadcast.has_published, check=check
         ),
         housekeeper=housekeeper,
+        evaluations=evaluations,
         write_model=policy.save_pretrained,
     )
+
+
+def _open_evaluations(config: Config, vocabulary: int, begun: Version) -> EvaluationRounds:
+    """Returns the evaluations of the lineage, with connections of their own, since the housekeeper waits for them."""
+    store = connect_store(config, "learner")
+    store.deadline_s = rounds.DEADLINE_S
+    caller = connect(config).within(rounds.DEADLINE_S)
+    return EvaluationRounds(config, caller, store, vocabulary=vocabulary, begun=begun)

@@ -20,7 +20,7 @@ FLOORS = (
     ("errors", "failpoints", "documents", "checked_thread", "file_lock"),
     ("atomic_file", "config"),
     ("records", "models", "connections"),
-    ("queue",),
+    ("queue", "evaluation"),
     ("weights", "reporting", "launch"),
     ("submission", "capacity"),
     ("fleet",),

@@ -52,10 +52,10 @@ def _name() -> str:
 
 def start(config: Config, name: str, shutdown: Shutdown) -> None:
     """Runs a worker until the run is finished or `shutdown` is set. Raises `EchoQueueError`."""
-    from workers.environments.scorer import Scorer
+    from workers.environments.scorer import Scorer, environments_of
 
     watch(config.rollout.preemption, shutdown)
-    scorer = Scorer(config.environment)  # its process starts while torch is imported
+    scorers = [Scorer(one) for one in environments_of(config)]  # their processes start while torch is imported
     try:
         with collection.paused():
             if config.rollout.engine == "transformers":
@@ -65,9 +65,10 @@ def start(config: Config, name: str, shutdown: Shutdown) -> None:
 
             compiled.prepare()
 
-        work(config, name, scorer, shutdown)
+        work(config, name, scorers, shutdown)
     finally:
-        scorer.close()
+        for scorer in scorers:
+            scorer.close()
 
 
 if __name__ == "__main__":

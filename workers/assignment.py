@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from blake3 import blake3
 
 from echo_queue.records import NOTHING, Group, PartialGroup, PartialSample, PromptRow, Sample, Task, Tokens
-from workers.engines import SampleKey, SampleRequest
+from workers.engines import SampleKey, SampleRequest, Sampling
 
 
 @dataclass(eq=False)
@@ -24,6 +24,7 @@ class Assignment:
     """The run's seed, from which the seeds of samples and sessions are derived."""
     limit: int
     """The most tokens of a sample."""
+    sampling: Sampling
     samples: list[PartialSample]
     lineage: int = 0
     begun_s: float = 0.0
@@ -45,6 +46,11 @@ class Assignment:
         return self.task.id
 
     @property
+    def held_out(self) -> bool:
+        """True if it answers a round of evaluation, and is not to be trained."""
+        return self.task.version is not None
+
+    @property
     def begun(self) -> bool:
         return any(len(sample.tokens) for sample in self.samples)
 
@@ -62,11 +68,14 @@ class Assignment:
 
     def request(self, number: int) -> SampleRequest:
         seed = seed_of(self.seed, self.id, number, self.task.attempt, self.task.late)
-        return SampleRequest(SampleKey(self.id, number), self.prompt, seed, self.limit, self.samples[number])
+        key = SampleKey(self.id, number)
+        return SampleRequest(key, self.prompt, seed, self.limit, self.samples[number], self.sampling)
 
     def session_seed(self, number: int) -> int:
-        """Returns the environment's seed of a sample, the same on every worker and in every attempt."""
-        return seed_of(self.seed, self.id, number, "session")
+        """Returns the environment's seed of a sample, the same on every worker, in every attempt and, so that versions
+        are compared by the same sessions, in every round of evaluation."""
+        about = f"{self.task.set}/{self.task.index}" if self.held_out else self.id
+        return seed_of(self.seed, about, number, "session")
 
     def oldest(self, serving: int) -> int:
         """Returns the version of the oldest token; `serving` if there is no token yet."""

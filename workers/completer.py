@@ -6,6 +6,7 @@ The engine goes on generating meanwhile.
 - The environment has many calls at a time; this thread waits for the answers, and asks the oldest groups' first.
 - In an interactive environment an ended sample may continue: the observation is appended, and the sample returns to the
   rollout loop through `returned`.
+- The figures that it keeps are those of training; evaluations do not count.
 - Whatever an item makes this thread raise costs the item's task an attempt, with that error as the reason. Only the
   error of a service, or of an environment that cannot be made, ends the thread; `check` raises it in the main thread.
 """
@@ -73,16 +74,18 @@ class GroupCompleter(CheckedThread):
         scorer: Scorer,
         prompts: PromptEncoder,
         held: HeldLeases,
+        returned: "SimpleQueue[EndedSample]",
     ) -> None:
+        """`returned`: gets the samples that continue after an observation."""
         super().__init__("group completer")
-        self.returned: SimpleQueue[EndedSample] = SimpleQueue()
-        """Samples that continue after an observation; the rollout loop takes them from here."""
+        self.returned = returned
+        self.interactive = scorer.interactive
         self.accepted = 0
-        """Number of groups that the queue accepted."""
+        """Number of groups to train that the queue accepted."""
         self.generation_s: tuple[float, ...] = ()
-        """Times from lease to acceptance of the last groups that this worker generated from their beginning."""
+        """Times from lease to acceptance of the last of them that this worker generated from their beginning."""
         self.scoring_s = 0.0
-        """The mean time of the environment's last calls, from the question to the answer."""
+        """The mean time of the environment's last calls about them, from the question to the answer."""
         self._worker = worker
         self._queue = queue
         self._scorer = scorer
@@ -151,25 +154,25 @@ class GroupCompleter(CheckedThread):
             self._done += 1
             return
         try:
-            interactive = self._scorer.interactive
-            question = self._turn(assignment, number) if interactive else self._scoring_request(assignment)
+            question = self._turn(assignment, number) if self.interactive else self._scoring_request(assignment)
         except Exception as error:
             self._done += 1
             self._fail_for(assignment, error)
             return
-        session = (assignment.id, number) if interactive else None
+        session = (assignment.id, number) if self.interactive else None
         self._scorer.ask(Call(question, assignment.leased_s, session, about=ended))
 
     def _answered(self, call: Call) -> None:
         """Takes an answer over; the group is to be sent if that was the last of it."""
-        self._note_call(time.monotonic() - call.asked_s)
         ended: EndedSample = call.about
         assignment = ended.assignment
         self._done += 1
+        if not assignment.held_out:
+            self._note_call(time.monotonic() - call.asked_s)
         if not self._held.holds(assignment.task):
             return
         try:
-            if self._scorer.interactive:
+            if self.interactive:
                 self._take_reply(ended, call.reply)
             else:
                 assignment.rewards[:], assignment.parts = call.rewards.values, call.rewards.parts
@@ -228,10 +231,9 @@ class GroupCompleter(CheckedThread):
     def _complete(self, scored: Sequence[ScoredGroup]) -> None:
         outcomes = self._queue.complete(self._worker, [one.group for one in scored])
         self._held.drop([one.assignment.task for one in scored])
-        self.accepted += outcomes.count(Outcome.accepted)
         for (group, assignment), outcome in zip(scored, outcomes, strict=True):
             if outcome is Outcome.accepted:
-                self._note_time(assignment)
+                self._note_accepted(assignment)
             else:
                 log.info(
                     "the group of task %s was not accepted: %s (oldest version %d)", group.task, outcome, group.oldest
@@ -242,7 +244,11 @@ class GroupCompleter(CheckedThread):
         self._calls += 1
         self.scoring_s += (took_s - self.scoring_s) / min(self._calls, RECENT)
 
-    def _note_time(self, assignment: Assignment) -> None:
+    def _note_accepted(self, assignment: Assignment) -> None:
+        """Counts a group that is to be trained: the fleet is planned by these figures."""
+        if assignment.held_out:
+            return
+        self.accepted += 1
         if not assignment.continued:
             self.generation_s = (*self.generation_s, time.monotonic() - assignment.leased_s)[-RECENT:]
 

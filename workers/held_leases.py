@@ -48,15 +48,22 @@ class HeldLeases:
         """Returns the tasks by id."""
         return sorted((task for task, _ in self.versions()), key=lambda task: task.id)
 
+    def held_out(self) -> list[Task]:
+        """Returns the tasks of evaluations."""
+        return [task for task, _ in self.versions() if task.version is not None]
+
     def holds(self, task: Task) -> bool:
         """Returns whether this worker still holds this lease of the task."""
         lease = self._leases.get(task.id)
         return lease is not None and lease[0] is task
 
-    def hand_back(self, release: Callable[[list[str]], object]) -> list[str]:
-        """Hands all tasks back by calling `release`, with no renewal in between. Returns their ids."""
+    def hand_back(self, release: Callable[[list[str]], object], tasks: Collection[Task] | None = None) -> list[str]:
+        """Hands these tasks back, or all, by calling `release`, with no renewal in between.
+
+        Returns the ids of those that were held.
+        """
         with self.turn:
-            held = self.tasks()
+            held = self.tasks() if tasks is None else [task for task in tasks if self.holds(task)]
             ids = [task.id for task in held]
             if held:
                 release(ids)

@@ -10,12 +10,19 @@ from echo_queue.submission.shards import BadShard
 T = TypeVar("T")
 
 
+class UnknownEvaluation(EchoQueueError):
+    """A task is of an evaluation that this worker's configuration does not name."""
+
+
+OF_ITEMS = (BadShard, CodecError, PromptError, UnknownEvaluation)
+
+
 def is_of_item(error: Exception) -> bool:
     """Returns whether an item has made the error, and not a service or the configuration, which would fail every task.
 
     Errors that nobody raised on purpose come from what the item holds, too: its text, its tokens or its columns.
     """
-    return not isinstance(error, EchoQueueError) or isinstance(error, BadShard | CodecError | PromptError)
+    return not isinstance(error, EchoQueueError) or isinstance(error, OF_ITEMS)
 
 
 def at_once(act: Callable[[Sequence[T]], object], items: Sequence[T], failed: Callable[[T, Exception], object]) -> None:

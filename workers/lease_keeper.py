@@ -143,9 +143,12 @@ class LeaseKeeper(CheckedThread):
         self._joined = True
         self._wake.set()
 
-    def hand_back(self) -> list[str]:
-        """Main thread: hands back all tasks that are held, for other workers to continue; returns their ids."""
-        return self._held.hand_back(partial(self._queue.release, self._worker))
+    def hand_back(self, tasks: Collection[Task] | None = None) -> list[str]:
+        """Main thread: hands back these tasks, or all that are held, for other workers to continue.
+
+        Returns the ids of those that were held.
+        """
+        return self._held.hand_back(partial(self._queue.release, self._worker), tasks)
 
     def store_partials(self) -> None:
         """Main thread: stores the partial rollouts that were noted last, after a call that is under way.

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from echo_queue.checked_thread import CheckedThread
 from echo_queue.config import Config
@@ -25,9 +26,10 @@ from echo_queue.queue.reasons import in_one_line
 from echo_queue.records import NOTHING, Published, Task, Version
 from echo_queue.submission.shards import ShardReader
 from workers.assignment import Assignment
+from workers.engines import Sampling
 from workers.environments.tracebacks import formatted
 from workers.held_leases import HeldLeases
-from workers.item_errors import is_of_item
+from workers.item_errors import UnknownEvaluation, is_of_item
 from workers.prompt_encoder import PromptEncoder
 
 log = logging.getLogger(__name__)
@@ -35,13 +37,18 @@ log = logging.getLogger(__name__)
 IDLE_S = 1.0
 LOOK_S = 5.0
 """The longest wait for an offered task, after which an idle worker looks by itself."""
+KEEPER_LOOK_S = 0.5
+"""The same for a worker that keeps its version: no offer tells it that the round of evaluation is answered."""
 STILL = 4.0
 """An update may take long: a learner that is heard is waited for so many times as long as one that is silent."""
 
 
 @dataclass(frozen=True, eq=False)
 class LeasedTasks:
-    """Assignments that weights of `needed` or newer may generate; None: those that were served at the lease."""
+    """Assignments that weights of `needed` or newer may generate; None: those that were served at the lease.
+
+    Those of an evaluation come by themselves, since only the version that they name may generate them.
+    """
 
     assignments: list[Assignment]
     needed: Version | None
@@ -66,6 +73,8 @@ class TaskLeaser(CheckedThread):
         """True once the run is finished: there will be no more tasks."""
         self.wake = threading.Event()
         """Set when there is something to `exchange`."""
+        self.keeps: Version | None = None
+        """The version that this worker is to serve until its round of evaluation is answered, as of the last lease."""
         self._config = config
         self._worker = worker
         self._queue = queue
@@ -79,6 +88,8 @@ class TaskLeaser(CheckedThread):
         self._lease_lock = threading.Lock()
         self._wanted = threading.Event()
         self._closed = False
+        self._asks = False
+        """True if one lease is to be made although there is no room."""
         self._suspended_s: float | None = None
         """Since when the learner lets this worker lease nothing; None: it may lease."""
         self._learner: tuple[Version, Published | None] | None = None
@@ -100,6 +111,11 @@ class TaskLeaser(CheckedThread):
             self._wanted.set()
         return leased
 
+    def look(self) -> None:
+        """Main thread: asks, also without room, whether this worker is to keep the weights that it serves now."""
+        self._asks = bool(self._config.evaluation)
+        self._wanted.set()
+
     def forget(self) -> None:
         """Main thread: drops the tasks that were leased and not exchanged; leases none until the next `exchange`."""
         with self._lock:
@@ -116,7 +132,7 @@ class TaskLeaser(CheckedThread):
     def work(self) -> None:
         """Leases tasks whenever there is room, until the run is finished, an error occurs, or `close` is called."""
         while not self._closed:
-            if not self._room:
+            if not (self._room or self._asks):
                 self._wanted.wait(IDLE_S)
                 self._wanted.clear()
                 self._note_move()
@@ -126,25 +142,33 @@ class TaskLeaser(CheckedThread):
             if lease is not None and lease.finished:
                 self.finished = True
                 return
-            if lease is not None and not lease.tasks:
+            if lease is not None and not lease.tasks and self._room:
                 self._wait_for_offer(lease)
 
     def ended(self) -> None:
         self.wake.set()
 
     def _lease(self, room: int) -> Lease | None:
-        """Leases and prepares up to `room` tasks; returns None if there is no room any more."""
-        if not room:
+        """Leases and prepares up to `room` tasks; returns None if there is no room any more, and nothing to ask."""
+        if not (room or self._asks) or self._closed:
             return None
+        self._asks = False
         serving = self._serving()
         lease = self._queue.lease(self._worker, serving, room)
+        self.keeps = serving if lease.keeps else None
         self._tell_suspension(lease.suspended)
         if lease.tasks:
             needed = weights_needed(lease, serving, refresh=self._config.rollout.mode in ("pull", "sync"))
-            self._held.add(lease.tasks, (needed or serving).number)
-            assignments = [one for task in lease.tasks if (one := self._assign(task, lease)) is not None]
+            held_out = [task for task in lease.tasks if task.version is not None]
+            trained = [task for task in lease.tasks if task.version is None]
+            self._held.add(held_out, serving.number)
+            self._held.add(trained, (needed or serving).number)
+            leased = [
+                LeasedTasks([one for task in tasks if (one := self._assign(task, lease)) is not None], needs)
+                for tasks, needs in ((held_out, None), (trained, needed))
+            ]
             with self._lock:
-                self._leased.append(LeasedTasks(assignments, needed))
+                self._leased += leased
                 self._room = 0
             self.wake.set()
         return lease
@@ -173,17 +197,19 @@ class TaskLeaser(CheckedThread):
             return None
 
     def _read(self, task: Task, lease: Lease) -> Assignment:
+        terms = terms_of(task, self._config)
         row = self._shards.row(task)
         prompt = self._prompts.encode(row)
-        config, partials = self._config, lease.partials.get(task.id)
-        samples = partials.samples if partials else [NOTHING] * config.rollout.group_size
+        partials = lease.partials.get(task.id)
+        samples = partials.samples if partials else [NOTHING] * terms.samples
         lineage = partials.lineage if partials else 0
         return Assignment(
             task,
             row,
             prompt,
-            config.run.seed,
-            config.model.max_new_tokens,
+            self._config.run.seed,
+            terms.limit,
+            terms.sampling,
             samples=list(samples),
             lineage=lineage,
         )
@@ -208,7 +234,8 @@ class TaskLeaser(CheckedThread):
             raise IdleError(
                 Problem("tasks", f"this worker is suspended for {deadline_s:.0f} s: {lease.suspended}", fix)
             )
-        if self._queue.wait_for_work(self._worker, min(LOOK_S, deadline_s)):
+        look_s = KEEPER_LOOK_S if lease.keeps else LOOK_S
+        if self._queue.wait_for_work(self._worker, min(look_s, deadline_s)):
             self._note_move()
 
     def _note_move(self) -> None:
@@ -220,15 +247,35 @@ class TaskLeaser(CheckedThread):
         raise IdleError(Problem("tasks", diagnosis.of_worker(lease, self._serving(), still_s), fix))
 
 
+class Terms(NamedTuple):
+    """How many samples a task asks for, the most tokens of each, and how they are drawn."""
+
+    samples: int
+    limit: int
+    sampling: Sampling
+
+
+def terms_of(task: Task, config: Config) -> Terms:
+    """Returns the terms of training, or of the task's evaluation. Raises `UnknownEvaluation`."""
+    rollout, model = config.rollout, config.model
+    if task.version is None:
+        return Terms(rollout.group_size, model.max_new_tokens, Sampling(rollout.temperature, rollout.top_p))
+    if (evaluation := config.evaluation_of(task.set)) is None:
+        what = f"the configuration of this worker names no evaluation {task.set}, whose prompts the learner asks"
+        raise UnknownEvaluation(Problem("evaluation", what, "start all roles with the same configuration"))
+    return Terms(evaluation.samples, evaluation.limit(model), Sampling(evaluation.temperature, evaluation.top_p))
+
+
 def weights_needed(lease: Lease, serving: Version, refresh: bool = False) -> Version | None:
-    """Returns the oldest version that may generate all tasks of a lease; None if the version served now may.
+    """Returns the oldest version that may generate what a lease has to train; None if the version served now may.
 
     `refresh`: only the newest version may.
     """
-    if lease.published is None:
+    needs = [task.min_pv for task in lease.tasks if task.version is None]
+    if lease.published is None or not needs:
         return None
     newest = lease.published.version
     if lease.abandoned or (refresh and serving < newest):
         return newest
-    number = max(task.min_pv for task in lease.tasks)
+    number = max(needs)
     return Version(newest.lineage, number) if serving.number < number else None

@@ -1,6 +1,7 @@
 """Puts the parts of one rollout worker together and runs its `RolloutLoop`."""
 
 import socket
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 import torch
@@ -14,7 +15,7 @@ from echo_queue.records import Version
 from echo_queue.records.validation import GroupLimits
 from echo_queue.submission.shards import ShardReader
 from workers import base_model, engines
-from workers.completer import GroupCompleter
+from workers.completers import Completers
 from workers.environments.scorer import Scorer
 from workers.held_leases import HeldLeases
 from workers.lease_keeper import LeaseKeeper, Place, Scoring
@@ -28,11 +29,14 @@ from workers.weights import WeightSync
 def work(
     config: Config,
     name: str,
-    scorer: Scorer,
+    scorers: Sequence[Scorer],
     shutdown: Shutdown,
     make_engine: engines.Maker = engines.create,
 ) -> None:
-    """Runs a rollout worker until the run is finished or `shutdown` is set. Raises `EchoQueueError`."""
+    """Runs a rollout worker until the run is finished or `shutdown` is set. Raises `EchoQueueError`.
+
+    `scorers`: those of `environments_of(config)`, in the same order.
+    """
     steps = StepClock(config.queue.stall_deadline_s)
     with ExitStack() as ends:
         ends.enter_context(LivenessThread("worker", steps.trouble))
@@ -59,16 +63,16 @@ def work(
         leaser = TaskLeaser(
             config, name, queue, prompts=prompts, shards=shards, held=held, serving=lambda: engine.version
         )
-        completer = GroupCompleter(config, name, queue, scorer=scorer, prompts=prompts, held=held)
+        completers = Completers(config, name, queue, scorers=scorers, prompts=prompts, held=held)
         lease_keeper = LeaseKeeper(
             queue,
             name,
             engine,
             held,
             every_s=config.telemetry.heartbeat_s,
-            accepted=lambda: completer.accepted,
-            generation_s=lambda: completer.generation_s,
-            scoring=lambda: Scoring(completer.scoring_s, completer.waiting, scorer.spent),
+            accepted=lambda: completers.training.accepted,
+            generation_s=lambda: completers.training.generation_s,
+            scoring=lambda: Scoring(completers.training.scoring_s, completers.waiting, completers.spent),
             fetched=weights.fetched,
             place=Place(config.rollout.pool, config.rollout.machine or socket.gethostname()),
             obey=shutdown.obey,
@@ -83,10 +87,9 @@ def work(
         loop = RolloutLoop(
             config,
             engine=engine,
-            scorer=scorer,
             held=held,
             leaser=leaser,
-            completer=completer,
+            completers=completers,
             lease_keeper=lease_keeper,
             weights=weights,
             shutdown=shutdown,

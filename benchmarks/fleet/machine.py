@@ -21,7 +21,7 @@ from benchmarks.fleet.trace import Trace
 from echo_queue.config import Config, Preemption
 from echo_queue.config.loading import load
 from echo_queue.records import PartialSample, Version
-from workers.engines import SampleKey, SampleRequest, Sampling
+from workers.engines import SampleKey, SampleRequest
 from workers.engines.transformers.engine import TransformersEngine
 from workers.environments.scorer import Scorer
 from workers.preemption import watch
@@ -36,8 +36,7 @@ class PacedEngine(TransformersEngine):
 
     def __init__(self, config: Config, folder: str, version: Version, plan: Plan, name: str) -> None:
         longest = config.model.max_prompt_tokens + config.model.max_new_tokens
-        sampling = Sampling(config.rollout.temperature, config.rollout.top_p)
-        super().__init__(folder, version, config.model.dtype, longest, sampling)
+        super().__init__(folder, version, config.model.dtype, longest)
         self._trace = Trace.read(plan.trace)
         self._step_s = plan.step_s
         self._due_s, self._goes_on = 0.0, False
@@ -91,7 +90,7 @@ def work_at_pace(config: Config, name: str, plan: Plan, shutdown: Shutdown) -> N
         work(
             config,
             name,
-            scorer,
+            [scorer],
             shutdown,
             lambda _, folder, version, __: PacedEngine(config, folder, version, plan, name),
         )

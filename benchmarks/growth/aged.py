@@ -127,7 +127,7 @@ def _update(version: int, ids: tuple[str, ...]) -> UpdateMetrics:
 
 
 def note_lengths(client: "redis.Redis", run: str, age: Age) -> None:
-    """Writes a byte for each trained prompt, as completions do (`note_length` in worker.lua)."""
+    """Writes a byte for each trained prompt, as completions do (`note_length` in completion.lua)."""
     client.set(f"{Keys(run).prefix}lengths:{SET}", bytes([BYTE]) * age.prompts)
 
 

@@ -26,7 +26,7 @@ from learner.selection.pairs import select_samples
 from learner.selection.reuse import ReuseBuffer
 from learner.selection.signal import UpdateGroups
 from learner.update import learn
-from workers.engines.protocol import SampleKey, SampleRequest, Sampling
+from workers.engines.protocol import SampleKey, SampleRequest
 from workers.engines.transformers.engine import TransformersEngine
 
 HELD_OUT = 96
@@ -117,7 +117,7 @@ class Trial:
         self.held_out = self.task.items(HELD_OUT, HELD_OUT_SEED_OFFSET)
         self.tokenizer = AutoTokenizer.from_pretrained(base)
         longest = self.config.model.max_prompt_tokens + self.task.max_new_tokens
-        self.engine = TransformersEngine(str(base), Version(1, 0), "float32", longest, Sampling())
+        self.engine = TransformersEngine(str(base), Version(1, 0), "float32", longest)
         model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
         self.policy = Policy(for_scorer(model), self.config.learner)
         self.reuse = ReuseBuffer(self.config)

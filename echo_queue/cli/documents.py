@@ -16,6 +16,7 @@ from echo_queue import __version__
 from echo_queue.capacity.estimate import RunEstimate
 from echo_queue.cli.transcript import Transcript
 from echo_queue.errors import Problem
+from echo_queue.evaluation.results import EvaluationResult
 from echo_queue.fleet.invitation.register import State
 from echo_queue.queue import Audit, FailedSet, FleetStatus, Status
 from echo_queue.queue.dead_causes import DeadCause
@@ -38,7 +39,7 @@ class StatusDocument:
     first one.
     `skew`: which roles run another release than `release`, that of this command; empty if none is known to. `held_up`:
     what keeps the run from moving. `dead`: the reasons of which prompts died, the commonest first. `pools`: the living
-    workers summed up.
+    workers summed up. `evaluations`: the newest result of each evaluation.
     """
 
     run: str
@@ -53,6 +54,7 @@ class StatusDocument:
     dead: tuple[DeadCause, ...]
     pools: tuple[PoolStatus, ...]
     failed_sets: tuple[FailedSet, ...]
+    evaluations: tuple[EvaluationResult, ...]
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
 """Finds combinations of a configuration's values that cannot work, though each value is valid alone."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from urllib.parse import urlsplit
 
-from echo_queue.config import Config, Environment, Learner, Rollout, Store
-from echo_queue.config.keys import OnlyWith, keys_of, value_of
+from echo_queue.config import Config, Environment, Evaluation, Learner, Model, Rollout, Store
+from echo_queue.config.keys import OnlyWith, Section, keys_of, value_of
 from echo_queue.config.loss_checks import loss_contradictions, sample_contradictions
 from echo_queue.config.model import NAMED
 from echo_queue.config.rewards import reward_contradictions
@@ -33,8 +34,6 @@ def contradictions(config: Config) -> Iterator[Problem]:
     yield from _http(config.rollout)
     if config.rollout.preemption.watch == "file" and config.rollout.preemption.file is None:
         yield Problem("rollout.preemption.file", 'is missing, but watch = "file" needs a file', "name one")
-    if config.environment.reward_min >= config.environment.reward_max:
-        yield Problem("environment.reward_max", "is not above environment.reward_min", "raise it: rewards lie between")
     largest = largest_group_bytes(config)
     if config.queue.group_max_bytes < largest:
         yield Problem(
@@ -43,7 +42,8 @@ def contradictions(config: Config) -> Iterator[Problem]:
             f"set {largest} or more",
         )
     yield from _environment(config.environment)
-    yield from reward_contradictions(config)
+    yield from reward_contradictions(config.environment, config.model.max_new_tokens)
+    yield from _evaluations(config)
     yield from _schedule(config.learner)
     yield from loss_contradictions(config)
     yield from sample_contradictions(config)
@@ -165,8 +165,41 @@ def _selection(config: Config) -> Iterator[Problem]:
         yield Problem("selection.reuse_groups", what, "set staleness.s to 1 or more, or reuse_groups to 0")
 
 
+def _evaluations(config: Config) -> Iterator[Problem]:
+    """Yields what is wrong with each evaluation, by itself and beside the others."""
+    longest, names = config.model.max_new_tokens, [evaluation.name for evaluation in config.evaluation]
+    for number, evaluation in enumerate(config.evaluation):
+        where, name = f"evaluation[{number}]", evaluation.name
+        if name in names[:number]:
+            yield Problem(f"{where}.name", f"{name} is the name of another evaluation", "choose another name")
+        elif name == config.prompts.set and config.prompts.source:
+            what = f"{name} is the name of the set to train on, prompts.set, and what is held out is never trained"
+            yield Problem(f"{where}.name", what, f'choose another name, such as "held-out-{name}"')
+        if evaluation.max_new_tokens > longest:
+            what = f"{evaluation.max_new_tokens} is more than model.max_new_tokens, {longest}"
+            yield Problem(f"{where}.max_new_tokens", what, f"set {longest} or less; 0 stands for {longest}")
+        largest = largest_answers_bytes(config, evaluation)
+        if config.queue.group_max_bytes < largest:
+            what = f"{evaluation.samples} answers to one prompt take up to {largest} bytes"
+            yield Problem(f"{where}.samples", what, f"set queue.group_max_bytes to {largest} or more, or fewer samples")
+        if config.rollout.engine == "http" and 0 < evaluation.temperature < LEAST_TEMPERATURE:
+            what = f"vLLM's server samples at no temperature between 0 and {LEAST_TEMPERATURE}"
+            yield Problem(f"{where}.temperature", what, f"set 0, or {LEAST_TEMPERATURE} or more")
+        environment = evaluation.environment or config.environment
+        if evaluation.environment is not None:  # else it is the run's own, of which the same is said once
+            rewards = reward_contradictions(environment, evaluation.limit(config.model))
+            yield from (_within(where, problem) for problem in (*_environment(environment), *rewards))
+
+
+def _within(table: str, problem: Problem) -> Problem:
+    """Returns the problem of a key as one of that table of a list of sections."""
+    return replace(problem, where=f"{table}.{problem.where}")
+
+
 def _environment(environment: Environment) -> Iterator[Problem]:
     kind = environment.kind
+    if environment.reward_min >= environment.reward_max:
+        yield Problem("environment.reward_max", "is not above environment.reward_min", "raise it: rewards lie between")
     tables = kind == "function" and environment.rewards
     if kind in NAMED and not tables and ":" not in environment.function:
         given, named = environment.function, f"module:{NAMED[kind]}"
@@ -177,17 +210,26 @@ def _environment(environment: Environment) -> Iterator[Problem]:
 
 def unused(config: Config) -> Iterator[Problem]:
     """Yields every key that has another value than if it were left out, although another key makes nothing of it."""
-    for key in keys_of(Config):
-        section, name = value_of(config, key.parent), key.path.rpartition(".")[2]
-        if not key.conditions or any(condition.holds(config) for condition in key.conditions):
+    yield from _unused(config)
+    for number, evaluation in enumerate(config.evaluation):
+        yield from (_within(f"evaluation[{number}]", problem) for problem in _unused(evaluation))
+
+
+def _unused(table: Section) -> Iterator[Problem]:
+    """`table`: the configuration, or one of a list of sections, in which all that its keys depend on is."""
+    for key in keys_of(type(table)):
+        if key.listed or not key.conditions or (section := value_of(table, key.parent)) is None:
             continue
-        if getattr(section, name) != section.left_out(name):
-            yield Problem(key.path, *_needs(config, key.parent, key.conditions[0]))
+        name = key.path.rpartition(".")[2]
+        if getattr(section, name) == section.left_out(name):
+            continue
+        if not any(condition.holds(table) for condition in key.conditions):
+            yield Problem(key.path, *_needs(table, key.parent, key.conditions[0]))
 
 
-def _needs(config: Config, section: str, condition: OnlyWith) -> tuple[str, str]:
+def _needs(table: Section, section: str, condition: OnlyWith) -> tuple[str, str]:
     """Says what a key is not used with, and what to do; `section`: that of the key."""
-    other, value = condition.path.removeprefix(f"{section}."), value_of(config, condition.path)
+    other, value = condition.path.removeprefix(f"{section}."), value_of(table, condition.path)
     if not condition.values:
         return f"is not used while {other} is {value_text(value)}", f"set {other}, or remove the key"
     wanted = " or ".join(map(value_text, condition.values))
@@ -200,7 +242,16 @@ def largest_group_bytes(config: Config) -> int:
     A header may take only a small part of the cap (`group_codec.HEADER_SHARE`), so a group of many short samples needs
     a cap of 16 times its header.
     """
-    samples = config.rollout.group_size
-    rewards = len(config.environment.reward_functions)
-    header = 512 + 80 * rewards + (128 + 24 * (config.environment.most_turns - 1 + rewards)) * samples
-    return max(4 * config.model.max_prompt_tokens + 8 * samples * config.model.max_new_tokens + header, 16 * header)
+    return _largest_bytes(config.model, config.environment, config.rollout.group_size, config.model.max_new_tokens)
+
+
+def largest_answers_bytes(config: Config, evaluation: Evaluation) -> int:
+    """The largest size of a record with the answers to one prompt of an evaluation."""
+    environment = evaluation.environment or config.environment
+    return _largest_bytes(config.model, environment, evaluation.samples, evaluation.limit(config.model))
+
+
+def _largest_bytes(model: Model, environment: Environment, samples: int, new_tokens: int) -> int:
+    rewards = len(environment.reward_functions)
+    header = 512 + 80 * rewards + (128 + 24 * (environment.most_turns - 1 + rewards)) * samples
+    return max(4 * model.max_prompt_tokens + 8 * samples * new_tokens + header, 16 * header)

@@ -8,7 +8,8 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from echo_queue.config import Config
+from echo_queue.config import Config, Evaluation
+from echo_queue.config.keys import section_of
 from echo_queue.errors import Problem
 
 CORRECTIONS = {
@@ -111,6 +112,8 @@ def _fix(entry: Any, reference: str) -> str:
         choices = re.findall(r"'([^']*)'", context["expected"])
         near = difflib.get_close_matches(str(entry["input"]), choices, n=1, cutoff=0.5)
         return f'did you mean "{near[0]}"?' if near else "write " + " or ".join(f'"{choice}"' for choice in choices)
+    if entry["type"] == "tuple_type" and isinstance(entry["input"], dict):
+        return f"write [[{entry['loc'][0]}]]: there may be several"
     return CORRECTIONS.get(entry["type"], f"{reference} says what it may be").format(**context)
 
 
@@ -119,17 +122,29 @@ KEY = "[key]"
 
 
 def _key_path(location: tuple[int | str, ...], values: dict[str, Any]) -> list[str]:
-    """The part of pydantic's location that stands in the file, without the names of a union's alternatives."""
+    """The part of pydantic's location that stands in the file, without the names of a union's alternatives.
+
+    A listed section has its number in brackets; a list that is a value is named as a whole.
+    """
     path: list[str] = []
     table: Any = values
     for place, part in enumerate(map(str, location), start=1):
-        if part == KEY or (isinstance(table, dict) and part not in table and place < len(location)):
+        if isinstance(table, list):
+            path[-1] += f"[{part}]"
+            table = dict(enumerate(table)).get(int(part))
+        elif part == KEY or (isinstance(table, dict) and part not in table and place < len(location)):
             continue
-        path.append(part)
-        if not isinstance(table, dict) or not isinstance(table.get(part), dict):
+        else:
+            path.append(part)
+            table = table.get(part)
+        if not (isinstance(table, dict) or _is_listed(table)):
             break
-        table = table[part]
     return path
+
+
+def _is_listed(value: Any) -> bool:
+    """Returns whether this is what a file has under `[[name]]`, or a list of which some are such sections."""
+    return isinstance(value, list) and any(isinstance(one, dict) for one in value)
 
 
 NEAR = 0.7
@@ -140,12 +155,14 @@ SHORT = 4
 
 def _nearest(location: list[str], model: type[BaseModel], reference: str) -> str:
     wrong = location[-1].lower()
-    if model is Config and (elsewhere := NAMES_ELSEWHERE.get(wrong)):
-        return f"here it is called {elsewhere}"
     inside: Any = model
     for part in location[:-1]:
         inside = _member(inside, part)
     known = list(inside.model_fields) if _is_model(inside) else []
+    if model is Config and (elsewhere := NAMES_ELSEWHERE.get(wrong)):
+        if inside is not Evaluation:
+            return f"here it is called {elsewhere}"
+        wrong = elsewhere.rpartition(".")[2]
     names = difflib.get_close_matches(wrong, known, n=1, cutoff=NEAR if len(wrong) > SHORT else 0.5)
     return f"did you mean {names[0]}?" if names else f"remove it; {reference} lists the keys"
 
@@ -153,8 +170,8 @@ def _nearest(location: list[str], model: type[BaseModel], reference: str) -> str
 def _member(inside: Any, part: str) -> Any:
     """Returns the type of a model's field, or of a mapping's values."""
     if _is_model(inside):
-        field = inside.model_fields.get(part)
-        return _section(field.annotation) if field else None
+        field = inside.model_fields.get(part.partition("[")[0])
+        return (section_of(field.annotation) or _section(field.annotation)) if field else None
     return get_args(inside)[1] if get_origin(inside) is Mapping else None
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
@@ -58,18 +59,27 @@ class Words:
 
 @dataclass(frozen=True)
 class Key:
-    """A key, or a section, by its path of names and dots."""
+    """A key, or a section, by its path of names and dots.
+
+    `listed`: it is a section that a file may have several times (`[[name]]`), or is within one. The path has no number
+    then, and conditions name keys of the same table.
+    """
 
     path: str
     field: FieldInfo
     whose: Whose | None
     conditions: tuple[OnlyWith, ...]
+    listed: bool = False
 
     @property
     def section(self) -> type[BaseModel] | None:
-        """The model of a section; None of a key."""
-        kind = self.field.annotation
-        return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+        """The model of a section, which may be listed or optional; None of a key."""
+        return section_of(self.field.annotation)
+
+    @property
+    def optional(self) -> bool:
+        """Whether it may be left out whole, which is not the same as a section without keys."""
+        return NoneType in get_args(self.field.annotation)
 
     @property
     def parent(self) -> str:
@@ -83,7 +93,21 @@ def fields_of(model: type[BaseModel], above: Key | None = None) -> Iterator[Key]
         inherited = (above.whose, above.conditions) if above else (None, ())
         whose = next((mark for mark in field.metadata if isinstance(mark, Whose)), inherited[0])
         conditions = tuple(mark for mark in field.metadata if isinstance(mark, OnlyWith))
-        yield Key(path, field, whose, conditions or inherited[1])
+        listed = is_list(field.annotation) or (above is not None and above.listed)
+        yield Key(path, field, whose, conditions or inherited[1], listed)
+
+
+def section_of(kind: Any) -> type[BaseModel] | None:
+    """Returns the model of the section, or of the listed or optional sections, of this type; None of another type."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind
+    inner = [one for one in get_args(kind) if one not in (NoneType, Ellipsis)]
+    return section_of(inner[0]) if len(inner) == 1 else None
+
+
+def is_list(kind: Any) -> bool:
+    """Returns whether this type is that of listed sections."""
+    return Ellipsis in get_args(kind) and section_of(kind) is not None
 
 
 def keys_of(model: type[BaseModel], above: Key | None = None) -> Iterator[Key]:
@@ -96,5 +120,5 @@ def keys_of(model: type[BaseModel], above: Key | None = None) -> Iterator[Key]:
 
 
 def value_of(config: BaseModel, path: str) -> Any:
-    """Returns the value at a path of names and dots."""
+    """Returns the value at a path of names and dots, in which no section is listed."""
     return attrgetter(path)(config)

@@ -26,7 +26,9 @@ FIXES = {
 }
 
 STAND_INS = {"name": "first", "dir": "first"}
-"""What stands for the keys without a default, while everything else is checked."""
+"""What stands for the keys of [run] without a default, while everything else is checked."""
+STAND_IN_EVALUATION = "evaluation"
+"""What stands for the name of an evaluation then, with its number behind it."""
 
 
 def load(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
@@ -84,13 +86,29 @@ def _overlay(values: dict[str, Any], environ: Mapping[str, str]) -> Iterator[Pro
         *sections, key = variable.removeprefix(ENV_PREFIX).lower().split("__")
         table: Any = values
         for section in sections:
-            table = table.setdefault(section, {}) if isinstance(table, dict) else None
-        if not isinstance(table, dict):
-            yield Problem(
-                variable, f"the file has a value, not a section, at {'.'.join(sections)}", "unset the variable"
-            )
-            continue
-        table[key] = _literal(text)
+            table = _inner(table, section)
+        if isinstance(table, dict):
+            table[key] = _literal(text)
+        else:
+            yield _placeless(variable, sections, values)
+
+
+def _inner(table: Any, section: str) -> Any:
+    """Returns the section of a table, which is made if it is not there, or the one of this number in a list."""
+    if isinstance(table, dict):
+        return table.setdefault(section, {})
+    if isinstance(table, list) and section.isdecimal() and int(section) < len(table):
+        return table[int(section)]
+    return None
+
+
+def _placeless(variable: str, sections: list[str], values: dict[str, Any]) -> Problem:
+    """Returns the problem of a variable that fits nowhere."""
+    first, *_, key = variable.removeprefix(ENV_PREFIX).split("__")
+    if isinstance(listed := values.get(sections[0]), list):
+        what = f"does not say which [[{sections[0]}]] of the file it changes; it has {len(listed)}"
+        return Problem(variable, what, f"write {ENV_PREFIX}{first}__0__{key} for the first one")
+    return Problem(variable, f"the file has a value, not a section, at {'.'.join(sections)}", "unset the variable")
 
 
 def _literal(text: str) -> Any:
@@ -106,14 +124,18 @@ def _literal(text: str) -> Any:
 def _without(values: dict[str, Any], problems: list[Problem]) -> Config | None:
     """Replaces wrong values by their defaults or stand-ins; None where that is not enough."""
     for problem in problems:
-        *sections, key = problem.where.split(".")
+        *sections, key = (part.rstrip("]") for part in problem.where.replace("[", ".").split("."))
         table: Any = values
         for section in sections:
-            table = table.get(section, {}) if isinstance(table, dict) else {}
+            table = _inner(table, section)
         if isinstance(table, dict):
             table.pop(key, None)
-    run = values.get("run")
+        elif isinstance(table, list):
+            values.pop(sections[0], None)  # what stands at this number is no section
+    run, evaluation = values.get("run"), values.get("evaluation", [])
     values["run"] = STAND_INS | (run if isinstance(run, dict) else {})
+    for number, table in enumerate(evaluation):
+        table.setdefault("name", f"{STAND_IN_EVALUATION}-{number}")
     try:
         return Config.model_validate(values)
     except ValidationError:

@@ -241,6 +241,37 @@ class Environment(Section):
         return self.max_turns if self.kind in INTERACTIVE else 1
 
 
+class Evaluation(Section):
+    """A held-out set, which may be written several times. One version alone answers all of it, before the first update,
+    whenever it is due, and at the end. Its answers are scored and never trained (docs/evaluation.md)."""
+
+    name: Annotated[Name, WORKERS]
+    """Name of the evaluation and of its set, which no training set has."""
+    source: str = ""
+    """Its prompts, named as in `prompts.source`."""
+    options: dict[str, Any] = Field(default={})
+    """Options of a generated set, as `prompts.options`."""
+    map: PromptMap = PromptMap()
+    samples: Annotated[Positive, WORKERS] = 1
+    """Number of answers to each prompt."""
+    temperature: Annotated[float, Field(ge=0), WORKERS] = 1.0
+    """Sampling temperature. 0 takes the most likely token each time."""
+    top_p: Annotated[float, Field(gt=0, le=1), WORKERS] = 1.0
+    """Probability mass of nucleus sampling. 1 turns it off."""
+    max_new_tokens: Annotated[int, Field(ge=0), WORKERS] = 0
+    """Largest number of tokens of an answer. 0 stands for `model.max_new_tokens`, which it never exceeds."""
+    every_updates: int = Field(default=20, ge=0)
+    """Number of updates from one evaluation to the next. 0 turns this off."""
+    every_s: float = Field(default=0.0, ge=0)
+    """Time after which it is due although fewer than `every_updates` updates were made. 0 turns this off."""
+    environment: Annotated[Environment | None, WORKERS] = None
+    """The environment that scores the answers, a section with the keys of `[environment]`. Default: the run's own."""
+
+    def limit(self, model: Model) -> int:
+        """Returns the largest number of tokens of an answer."""
+        return self.max_new_tokens or model.max_new_tokens
+
+
 class Preemption(Section):
     """Notices that a worker's machine will be taken away (docs/operations.md, spot notices)."""
 
@@ -295,6 +326,9 @@ class Rollout(Section):
     tokens_per_s: float = Field(default=50.0, gt=0)
     """Expected speed of one sample, in tokens per second. Only `echo-queue estimate` and `config check` reckon with
     it."""
+    evaluation_share: float = Field(default=0.1, gt=0, le=1)
+    """Largest share of the workers that keep the version of an evaluation until it is answered, while the others take
+    new weights. It is one worker at least."""
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature."""
     top_p: float = Field(default=1.0, gt=0, le=1)
@@ -578,6 +612,7 @@ class Config(Section):
     model: Annotated[Model, WORKERS] = Model()
     prompts: Prompts = Prompts()
     environment: Annotated[Environment, WORKERS] = Environment()
+    evaluation: tuple[Evaluation, ...] = ()
     rollout: Annotated[Rollout, WORKERS] = Rollout()
     staleness: Annotated[Staleness, WORKERS] = Staleness()
     queue: Annotated[Queue, WORKERS] = Queue()
@@ -586,6 +621,20 @@ class Config(Section):
     weights: Weights = Weights()
     submission: Submission = Submission()
     telemetry: Telemetry = Telemetry()
+
+    def evaluation_of(self, set: str) -> Evaluation | None:
+        """Returns the evaluation whose prompts are this set; None for a set to train on."""
+        return next((evaluation for evaluation in self.evaluation if evaluation.name == set), None)
+
+    def source_of(self, set: str) -> str:
+        """Returns the source that this configuration names for a set: `prompts.source`, or that of an evaluation."""
+        evaluation = self.evaluation_of(set)
+        return self.prompts.source if evaluation is None else evaluation.source
+
+    def environment_of(self, set: str) -> Environment:
+        """Returns the environment that scores the samples of a set."""
+        evaluation = self.evaluation_of(set)
+        return self.environment if evaluation is None or evaluation.environment is None else evaluation.environment
 
     @property
     def worker_threads(self) -> int:
@@ -604,7 +653,8 @@ class Config(Section):
     @property
     def group_max_tokens(self) -> int:
         """The most tokens of a group's samples together."""
-        return self.rollout.group_size * self.model.max_new_tokens
+        evaluated = (evaluation.samples * evaluation.limit(self.model) for evaluation in self.evaluation)
+        return max((self.rollout.group_size * self.model.max_new_tokens, *evaluated))
 
     @property
     def base_model(self) -> str:

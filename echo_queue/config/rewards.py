@@ -14,7 +14,7 @@ from echo_queue.config.keys import Section
 from echo_queue.errors import Problem
 
 if TYPE_CHECKING:
-    from echo_queue.config.model import Config, Environment
+    from echo_queue.config.model import Environment
 
 FUNCTION, TABLES = "environment.function", "environment.rewards"
 KINDS = ("function", "overlong", "format", "judge")
@@ -77,9 +77,11 @@ class Reward(Section):
         return tuple(kind for kind in KINDS if getattr(self, kind))
 
 
-def reward_contradictions(config: "Config") -> Iterator[Problem]:
-    """Yields what is wrong with the tables. A function without a table is checked with the other environments."""
-    environment = config.environment
+def reward_contradictions(environment: "Environment", max_new_tokens: int) -> Iterator[Problem]:
+    """Yields what is wrong with the tables. A function without a table is checked with the other environments.
+
+    `max_new_tokens`: the limit of an answer.
+    """
     if not environment.rewards or environment.kind != "function":
         return
     if environment.function:
@@ -91,7 +93,7 @@ def reward_contradictions(config: "Config") -> Iterator[Problem]:
     if not any(one.weight for one in environment.rewards.values()):
         yield Problem(TABLES, "gives every function the weight 0: all rewards would be 0", "give one a weight")
     for name, reward in environment.rewards.items():
-        yield from _of_table(f"{TABLES}.{name}", reward, config.model.max_new_tokens)
+        yield from _of_table(f"{TABLES}.{name}", reward, max_new_tokens)
         if reward.judge:
             yield from _of_judge(f"{TABLES}.{name}.judge", reward.judge, environment.timeout_s)
 

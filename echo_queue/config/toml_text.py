@@ -1,7 +1,7 @@
 """Settings as the text of a TOML file, such as a run's configuration."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -10,11 +10,19 @@ KEY = re.compile(r"[A-Za-z0-9_-]+")
 """A key that needs no quotes."""
 
 
-def written(settings: Mapping[str, Mapping[str, Any]]) -> str:
-    """Returns settings by section as TOML. JSON's texts and numbers are TOML's; tables of a section stand inline."""
+Table = Mapping[str, Any]
+
+
+def written(settings: Mapping[str, Table | Sequence[Table]]) -> str:
+    """Returns settings by section as TOML, a listed section as often as it is there.
+
+    JSON's texts and numbers are TOML's; tables of a section stand inline.
+    """
     lines: list[str] = []
     for section, values in settings.items():
-        lines += [f"[{section}]", *(f"{_key(key)} = {value_text(value)}" for key, value in values.items()), ""]
+        tables, head = ((values,), f"[{section}]") if isinstance(values, Mapping) else (values, f"[[{section}]]")
+        for table in tables:
+            lines += [head, *(f"{_key(key)} = {value_text(value)}" for key, value in table.items()), ""]
     return "\n".join(lines)
 
 

@@ -51,7 +51,8 @@ def all_busy(status: Status) -> bool:
 def learner_of(status: Status, t_train_s: float) -> LearnerState:
     """Returns the learner: whether it is heard, whether it gets on, and whether workers could help it to."""
     published = status.published.version.number if status.published else -1
-    figures = (status.trained, status.learner.number, published, status.counts.get("completed", 0))
+    moved = (status.counts.get(what, 0) for what in ("completed", "answered", "concluded"))
+    figures = (status.trained, status.learner.number, published, *moved)
     batch = status.ready + status.drained - status.uncommitted
     lacks_groups = batch < status.rules.batch and status.tasks + status.retry > 0
     return LearnerState(0 <= status.learner_silent_ms <= LEARNER_SILENT_MS, figures, lacks_groups, t_train_s)

@@ -5,6 +5,7 @@ themselves are the Redis Functions of `library/`.
 """
 
 from echo_queue.queue.caller import Caller
+from echo_queue.queue.evaluation import EvaluationQueue, Evaluations
 from echo_queue.queue.fleet import FleetQueue
 from echo_queue.queue.learner import LearnerQueue
 from echo_queue.queue.monitor import Monitor
@@ -20,6 +21,7 @@ from echo_queue.queue.types import (
     Chunk,
     DeadTask,
     Drained,
+    EvaluationRound,
     FailedChunk,
     FailedSet,
     FleetStatus,
@@ -34,6 +36,7 @@ from echo_queue.queue.types import (
     Reclaimed,
     Resumed,
     RunKeys,
+    ScoredTask,
     Status,
     SubmissionCounts,
     SubmissionStatus,
@@ -53,6 +56,9 @@ __all__ = [
     "Chunk",
     "DeadTask",
     "Drained",
+    "EvaluationQueue",
+    "EvaluationRound",
+    "Evaluations",
     "FailedChunk",
     "FailedSet",
     "FleetQueue",
@@ -75,6 +81,7 @@ __all__ = [
     "Resumed",
     "RunKeys",
     "RunRules",
+    "ScoredTask",
     "Status",
     "SubmissionCounts",
     "SubmissionStatus",

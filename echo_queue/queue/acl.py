@@ -47,9 +47,11 @@ OWN: tuple[Grant, ...] = (
 """The rights on what a worker keeps under its name: the names to which these are limited are all that it can go by."""
 WORKER: tuple[Grant, ...] = (
     ("%R~", "+hgetall +hget +hmget", ("state", "rules", "published", "coming", "forks")),
-    ("~", "+xreadgroup +xclaim +xpending +xrange +xack +xdel +xlen +xinfo|groups", ("tasks", "retry")),
+    ("~", "+xreadgroup +xclaim +xpending +xrange +xack +xdel +xlen +xinfo|groups", ("tasks", "retry", "evaluation")),
     ("~", "+xrange +xdel", ("dead",)),
-    ("%W~", "+xadd", ("replay", "arrivals")),
+    ("%W~", "+xadd", ("replay", "scored", "arrivals")),
+    ("%R~", "+hmget", ("round",)),
+    ("~", "+zadd +zrem +zscore +zcard +zremrangebyscore", ("keepers",)),
     ("%R~", "+zcard", ("ready",)),
     ("%R~", "+hget +hexists", ("suspended",)),
     ("%R~", "+xread", ("weight_events",)),

@@ -73,7 +73,7 @@ def of_worker(lease: Lease, serving: Version, still_s: float) -> str:
 
 
 class Stillness:
-    """Measures for how long nothing has moved: no prompt, task, group or version."""
+    """Measures for how long nothing has moved: no prompt, task, group, answer of an evaluation or version."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -91,7 +91,8 @@ class Stillness:
 def _moving_figures(status: Status) -> tuple[int, ...]:
     published = status.published.version if status.published else Version(0, 0)
     depths = (status.submitted, status.backlog, status.tasks, status.retry, status.trained, status.dead)
-    return (*status.learner, *published, *depths, status.counts.get("completed", 0))
+    moved = (status.counts.get(what, 0) for what in ("completed", "asked", "answered", "concluded"))
+    return (*status.learner, *published, *depths, *moved)
 
 
 def _silent(status: Status) -> Iterator[str]:
@@ -127,6 +128,9 @@ def _waiting(found: RunSnapshot, since: str) -> Iterator[str]:
         yield f"the learner has been at update {status.learner.number + 1}, of {counted(in_hand, 'group')}, {since}"
     elif ready >= batch:
         yield f"{counted(ready, 'group', *WAIT)} for the learner, which has trained none {since}"
+    elif (round := status.evaluation) is not None:
+        left = counted(round.waiting + round.running, "prompt")
+        yield f"the evaluation of version {round.version} lacks answers to {left}, {round.running} of which are leased"
     elif _learner_heard(status):
         yield f"the learner waits: there are {ready} of {counted(batch, 'group')}"
 

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import redis
 
@@ -18,16 +18,16 @@ from echo_queue.errors import Problem
 from echo_queue.queue import replies
 from echo_queue.queue.caller import Caller, answers
 from echo_queue.queue.events import Arrivals
+from echo_queue.queue.lineage_client import LineageClient
 from echo_queue.queue.payloads import Payloads
 from echo_queue.queue.run_rules import RunRules, words_of
 from echo_queue.queue.settled import bits_of
 from echo_queue.queue.types import Drained, Resumed, RunKeys, UpdateRecord
 from echo_queue.records import BASE, Group, Published, Version
 from echo_queue.records.group_codec import CodecError
-from echo_queue.records.validation import UnfitGroup
 
 if TYPE_CHECKING:
-    from echo_queue.connections.secrets import Role
+    pass
 
 NO_SETS: Mapping[str, str] = {}
 FETCH_STEP = 32
@@ -40,25 +40,13 @@ COMMIT_STEP = 128
 """The ids that one step of `commit` or `uncommit` moves: a server of a fleet is then held for some 6 ms."""
 
 
-class LearnerQueue(Arrivals):
-    """Drains groups, commits trained ones and publishes weights as Redis user `learner`, through `library/learner.lua`.
-
-    `lineage`: a lineage that another client began. The default 0 is fenced by every learner that has begun.
-    """
-
-    ROLE: ClassVar["Role"] = "learner"
+class LearnerQueue(LineageClient, Arrivals):
+    """Drains groups, commits trained ones and publishes weights as Redis user `learner`: `library/learner.lua`."""
 
     def __init__(self, caller: Caller, payloads: Payloads | None = None, lineage: int = 0) -> None:
-        super().__init__(caller)
-        self._payloads = payloads or Payloads()
-        self._lineage = lineage
+        super().__init__(caller, payloads, lineage)
         self._turn: int | None = None
         self._waiting: list[tuple[Any, ...]] = []
-
-    @property
-    def lineage(self) -> int:
-        """Returns the client's lineage, the learner's fencing token."""
-        return self._lineage
 
     def resume(
         self, rules: RunRules, begin: Version = BASE, floor: int = 0, sets: Mapping[str, str] = NO_SETS
@@ -213,20 +201,6 @@ class LearnerQueue(Arrivals):
         for one in records:
             self._later("record", self._lineage, "{}-{}".format(*one.version), one.release, one.task, one.line)
 
-    def _reject_group(self, task_id: bytes, entry: bytes, error: CodecError) -> str | None:
-        """Sends back the bad group at `entry` of replay, counted as `bad_<cause>`, or `missing` without its object.
-
-        That costs its task an attempt, and the last one moves it to dead; a group of a suspended worker costs none.
-        Returns the worker to blame, "" if nobody is; None if the group is not there.
-        """
-        words = task_id, entry, error.problems[0].what, error.cause
-        moved, *told = self._caller.call("reject_group", self._lineage, *words)
-        if not moved:
-            return None
-        sender, *refs = told
-        self._payloads.discard(filter(None, refs))
-        return str(sender, "utf-8", "replace")
-
     def suspend(self, worker: str, reason: str, task_ids: Sequence[str] = ()) -> int:
         """Lets `worker` lease and complete nothing more, until the next lineage or `Operator.reinstate`.
 
@@ -235,15 +209,6 @@ class LearnerQueue(Arrivals):
         """
         steps = [task_ids[first : first + SUSPEND_STEP] for first in range(0, max(1, len(task_ids)), SUSPEND_STEP)]
         return sum(int(self._caller.call("suspend", self._lineage, worker, reason, *ids)) for ids in steps)
-
-    def return_unfit(self, task_id: bytes, entry: bytes) -> bool:
-        """Sends back the group at `entry` of replay, which limits that have changed since exclude.
-
-        Returns False if it is not there.
-        """
-        moved, *refs = self._caller.call("return_unfit", self._lineage, task_id, entry)
-        self._payloads.discard(filter(None, refs))
-        return bool(moved)
 
     def set_digests(self, names: Sequence[str]) -> dict[str, str]:
         """Returns the digest of each set's prompts, and behind it those of earlier declarations; empty: not known."""
@@ -292,15 +257,9 @@ class LearnerQueue(Arrivals):
                 gone = CodecError(Problem(self._caller.keys.replay, what, fix))
                 malformed += self._reject_group(task, entry, gone) is not None
                 continue
-            try:
-                groups.append(self._payloads.group(rows[0][1]))
-            except UnfitGroup:
-                self.return_unfit(task, entry)
-            except CodecError as error:
-                sender = self._reject_group(task, entry, error)
-                malformed += sender is not None
-                if sender:
-                    self._payloads.blame(sender, task.decode("utf-8", "replace"), error)
+            group, rejected = self._group_or_rejected(task, entry, rows[0][1])
+            groups += [group] if group else []
+            malformed += rejected
         return tuple(groups), malformed
 
     def _fetched(self, places: Sequence[tuple[bytes, bytes]]) -> Iterator[tuple[tuple[bytes, bytes], Any]]:

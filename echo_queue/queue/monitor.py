@@ -54,7 +54,7 @@ class RunState(Client):
             pipe = client.pipeline(transaction=False)
             pipe.zrange(keys.workers, 0, -1, withscores=True)
             pipe.hgetall(keys.suspended)
-            for stream in (keys.tasks, keys.retry):
+            for stream in (keys.tasks, keys.retry, keys.evaluation):
                 pipe.xpending(stream, "workers")
             return answers(pipe.execute(raise_on_error=False))
 

@@ -3,7 +3,7 @@
 from echo_queue.records import Group, PartialGroup, partial_codec
 
 COMPLETE_WORDS = ("id", "attempt", "oldest", "newest", "lineage", "samples", "tokens", "reward")
-"""The arguments of `complete` between the worker and the payload, in this order; `worker.lua` states the same."""
+"""The arguments of `complete` between the worker and the payload, in this order; `completion.lua` states the same."""
 PROGRESS_WORDS = ("id", "oldest", "newest", "lineage", "tokens", "mark", "after", "keep")
 """The arguments of `progress` between the worker and the payload, in this order; `partials.lua` states the same."""
 UNCHECKED_WORDS = ("attempt", "reward")

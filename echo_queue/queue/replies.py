@@ -18,6 +18,7 @@ from echo_queue.queue.types import (
     Chunk,
     DeadTask,
     Drained,
+    EvaluationRound,
     FailedChunk,
     FleetStatus,
     Heartbeat,
@@ -25,6 +26,7 @@ from echo_queue.queue.types import (
     LatestWeights,
     Lease,
     RunKeys,
+    ScoredTask,
     Status,
     StoredPartial,
     SubmissionStatus,
@@ -69,7 +71,7 @@ def run_keys_of(words: Mapping[str, str]) -> RunKeys | None:
 
 
 def task_of(stream: bytes, entry: bytes, flat: Sequence[bytes], min_pv: int) -> Task:
-    words = fields(flat)
+    words, asked = fields(flat), stream == b"evaluation"
     return Task(
         id=words["id"],
         set=words["set"],
@@ -83,11 +85,12 @@ def task_of(stream: bytes, entry: bytes, flat: Sequence[bytes], min_pv: int) -> 
         lineage=whole(words["lineage"]),
         stream=text(stream),
         entry=text(entry),
+        version=Version(whole(words["lineage"]), whole(words["pv"])) if asked else None,
     )
 
 
 def lease_of(reply: Sequence[Any]) -> Lease:
-    (lineage, number, manifest, digest), abandoned, finished, learner_lineage, v, suspended, tasks = reply
+    (lineage, number, manifest, digest), abandoned, finished, learner_lineage, v, suspended, keeps, tasks = reply
     published = None
     if number is not None:
         published = Published(Version(whole(lineage), whole(number)), text(manifest), text(digest))
@@ -98,6 +101,7 @@ def lease_of(reply: Sequence[Any]) -> Lease:
         abandoned=bool(abandoned),
         finished=bool(finished),
         suspended=suspension_of(suspended),
+        keeps=bool(keeps),
     )
 
 
@@ -286,7 +290,7 @@ def audit_of(reply: Sequence[Any]) -> Audit:
 
 
 def status_of(reply: Sequence[Any], workers: tuple[WorkerStatus, ...]) -> Status:
-    state, rules, published, stats, depths = (fields(part) for part in reply[:5])
+    state, rules, published, stats, depths, evaluation = (fields(part) for part in reply[:6])
     counts = {name: int(number) for name, number in stats.items()}
     sizes = {name: int(number) for name, number in depths.items()}
     return Status(
@@ -300,5 +304,22 @@ def status_of(reply: Sequence[Any], workers: tuple[WorkerStatus, ...]) -> Status
         uncommitted=whole(state["uncommitted"]),
         counts=counts,
         workers=workers,
+        evaluation=round_of(evaluation),
         **sizes,
     )
+
+
+def round_of(words: Mapping[str, str]) -> EvaluationRound | None:
+    if not words:
+        return None
+    version = Version(whole(words["lineage"]), whole(words["version"]))
+    names = ("number", "prompts", "waiting", "running", "scored", "keepers")
+    numbers = {name: whole(words[name]) for name in names}
+    # Prompts that the learner has not asked yet wait as well.
+    numbers["waiting"] += numbers["prompts"] - whole(words["put"])
+    return EvaluationRound(version=version, sets=tuple(words["sets"].split()), **numbers)
+
+
+def scored_of(entry: bytes, words: Mapping[bytes, bytes], group: Group | None) -> ScoredTask:
+    task, name, reason = (words.get(one, b"").decode("utf-8", "replace") for one in (b"id", b"set", b"reason"))
+    return ScoredTask(text(entry), task, name, whole(words[b"index"]), group, reason)

@@ -54,6 +54,7 @@ class RunRules:
     reward_failure: float = _rule("selection.reward_failure")
     reward_success: float = _rule("selection.reward_success")
     keep_open: bool = _rule("run.keep_open")
+    evaluation_share: float = _rule("rollout.evaluation_share")
 
     @classmethod
     def of(cls, settings: BaseModel) -> "RunRules":

@@ -14,7 +14,7 @@ from echo_queue.queue.run_rules import RunRules
 from echo_queue.records import Group, PartialGroup, Published, Task, Version
 
 Complaint = Literal["bad", "unreachable", "dry"]
-Order = Literal["sequential", "shuffled"]
+Order = Literal["sequential", "shuffled", "held_out"]
 Departure = Literal["finished", "preempted", "rest", "dismissed", "stopped", "error"]
 """Why a worker left: the run is finished; its machine is taken away; it was to lease nothing more and had nothing left
 to do; the fleet's controller dismissed it; a signal ended it; or it failed."""
@@ -26,8 +26,9 @@ class PromptSet:
 
     `name`: at most 64 of a-z, 0-9, "_", "." and "-". `source`: the origin of its prompts. A second declaration under
     the same name must be equal in its prompts (the chunks' digests), epochs and order, and in its seed if that order is
-    shuffled. `seed` keys the shuffled order. `length_feature`: the column that predicts the length of answers; if
-    empty, the lengths of the prompts predict it.
+    shuffled. `seed` keys the shuffled order. A set whose order is `held_out` is never trained: rounds of evaluation ask
+    it. `length_feature`: the column that predicts the length of answers; if empty, the lengths of the prompts predict
+    it.
     """
 
     name: str
@@ -133,7 +134,8 @@ class Lease:
     generates. Each task's `min_pv` is the oldest version that may still generate it, at most `published`. `partials`,
     by task id: partial rollouts of earlier workers that may be continued. Such a task's `min_pv` is at least the newest
     version in its partial rollout, because a sample never goes back to older weights. `suspended`: why the learner lets
-    this worker lease nothing; empty unless it does.
+    this worker lease nothing; empty unless it does. `keeps`: the worker is to serve its version until the round of
+    evaluation that asks it is answered, and is chosen for that.
     """
 
     tasks: tuple[Task, ...]
@@ -143,6 +145,7 @@ class Lease:
     finished: bool
     partials: Mapping[str, PartialGroup] = field(default_factory=dict)
     suspended: str = ""
+    keeps: bool = False
 
 
 @dataclass(frozen=True)
@@ -179,6 +182,8 @@ class Outcome(StrEnum):
     """The group is older than the learner can still train, or made with abandoned weights; the task goes back."""
     dead = "dead"
     """An operator has given the task up meanwhile; only `revive` brings it back."""
+    mixed = "mixed"
+    """It has tokens of another version than the one that its round of evaluation asks; the task goes back."""
     suspended = "suspended"
     """The learner has suspended this worker, because of the groups that it sent."""
     unknown = "unknown"
@@ -400,6 +405,44 @@ class Joined:
     now_s: float
 
 
+@printed("answered")
+@dataclass(frozen=True)
+class EvaluationRound:
+    """The round of evaluation under way: `sets`, of `prompts` prompts together, are answered by `version` alone.
+
+    `scored`: prompts that are answered, or failed in all attempts. The others that were asked wait for a worker or are
+    running. `keepers`: workers that serve the version until the round is answered.
+    """
+
+    number: int
+    version: Version
+    sets: tuple[str, ...]
+    prompts: int
+    waiting: int
+    running: int
+    scored: int
+    keepers: int
+
+    @property
+    def answered(self) -> bool:
+        return self.scored == self.prompts
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredTask:
+    """A prompt of the round under way that is answered, or that failed in all attempts.
+
+    `entry`: its place among them. `group` is None if it failed, for the `reason`.
+    """
+
+    entry: str
+    task: str
+    set: str
+    index: int
+    group: Group | None
+    reason: str = ""
+
+
 @dataclass(frozen=True)
 class WorkerStatus:
     """A worker as of its last heartbeat. `heartbeat` is None once it has expired; `silent_ms` is −1 if not known.
@@ -442,6 +485,7 @@ class Status:
     """The time since a learner swept last, which it does from its begin on; −1 if none ever did."""
     counts: dict[str, int]
     workers: tuple[WorkerStatus, ...]
+    evaluation: EvaluationRound | None = None
 
     @property
     def learner_came(self) -> bool:
@@ -491,11 +535,15 @@ class DeadTask:
 class Audit:
     """The identity `submitted = backlog + tasks + replay + trained + dead`, each term counted independently.
 
+    And `asked = evaluation + scored + concluded` of what is asked for evaluations: tasks of the round under way, its
+    answers and failures, and what earlier rounds asked.
+
     `tasks` is the length of the tasks and retry streams together. `open` counts the ids that have a place; it must
-    equal the entries of all four streams. `ready` and `in_hand` are the groups of replay that the learner may drain and
-    has drained. `in_flight`, `leases` and `leased` count the tasks under lease: by their versions, by when they run
-    out, and by the streams' own account. `lost`: entries that vanished from a work stream although nothing removed
-    them. `forged`: the times that a move found, and mended, what none of our own code writes.
+    equal the entries of all streams. `ready` and `in_hand` are the groups of replay that the learner may drain and
+    has drained. `in_flight` and `evaluating`, `leases` and `leased` count the tasks under lease: by their versions and
+    those of the round, by when they run out, and by the streams' own account. `lost`: entries that vanished from a work
+    stream although nothing removed them. `forged`: the times that a move found, and mended, what none of our own code
+    writes.
     """
 
     submitted: int
@@ -508,8 +556,13 @@ class Audit:
     ready: int
     in_hand: int
     in_flight: int
+    evaluating: int
     leases: int
     leased: int
+    asked: int
+    evaluation: int
+    scored: int
+    concluded: int
     lost: int
     forged: int
 
@@ -521,7 +574,12 @@ class Audit:
     @property
     def misplaced(self) -> int:
         """Returns the number of open ids minus the number of stream entries."""
-        return self.open - (self.tasks + self.replay + self.dead)
+        return self.open - (self.tasks + self.replay + self.dead + self.evaluation + self.scored)
+
+    @property
+    def unasked(self) -> int:
+        """Returns the number of prompts asked for evaluations that are missing (positive) or surplus (negative)."""
+        return self.asked - (self.evaluation + self.scored + self.concluded)
 
     @property
     def unlisted(self) -> int:
@@ -530,5 +588,5 @@ class Audit:
 
     @property
     def ok(self) -> bool:
-        whole = self.difference == self.misplaced == self.unlisted == self.lost == self.forged == 0
-        return whole and self.in_flight == self.leases == self.leased
+        whole = self.difference == self.unasked == self.misplaced == self.unlisted == self.lost == self.forged == 0
+        return whole and self.in_flight + self.evaluating == self.leases == self.leased

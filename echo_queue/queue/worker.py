@@ -1,5 +1,5 @@
-"""The queue client of a rollout worker: the moves of `library/worker.lua` and `library/partials.lua`, and the published
-weights that it reads.
+"""The queue client of a rollout worker: the moves of `leasing.lua`, `completion.lua` and `partials.lua` in `library/`,
+and the published weights that it reads.
 """
 
 import uuid
@@ -31,7 +31,7 @@ BEATS_MISSED = 5
 
 
 class WorkerQueue(TrustedWeights, WeightEvents, Offers):
-    """Leases, renews, completes and hands back tasks as Redis user `worker`, through `library/worker.lua`.
+    """Leases, renews, completes and hands back tasks as Redis user `worker`, through `library/leasing.lua`.
 
     `library/partials.lua` has the moves of partial rollouts. Methods take the worker's name.
     """

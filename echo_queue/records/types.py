@@ -78,8 +78,9 @@ class Task:
     """One group to generate.
 
     `pv` is the learner's version at admission; `min_pv` is the oldest version that may generate the task.
-    `late` counts how often its group came back too old. `stream` ("tasks" or "retry") and `entry` (the entry's id)
-    say where the task lies in Redis.
+    `late` counts how often its group came back too old. `stream` ("tasks", "retry" or "evaluation") and `entry` (the
+    entry's id) say where the task lies in Redis. `version`: the only weights that may generate it, those of its round
+    of evaluation; None: it is to be trained.
     """
 
     id: str
@@ -94,6 +95,7 @@ class Task:
     lineage: int
     stream: str
     entry: str
+    version: Version | None = None
 
 
 class Span(NamedTuple):

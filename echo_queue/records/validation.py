@@ -8,14 +8,14 @@
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal, NoReturn, get_args
 
 import numpy as np
 
-from echo_queue.config import Config
+from echo_queue.config import Config, Environment
 from echo_queue.errors import Problem
 from echo_queue.records import Group, Observed, PartialGroup, PartialSample, Sample, Tokens, Version
 from echo_queue.records.group_codec import CodecError, refuse
@@ -51,7 +51,7 @@ class UnfitGroup(BadGroup):
 
 @dataclass(frozen=True)
 class GroupLimits:
-    """The bounds that a run's configuration sets to a group."""
+    """The bounds that a run's configuration sets to a group. Those of an evaluation's set are in `held_out`."""
 
     samples: int
     vocabulary: int
@@ -62,22 +62,37 @@ class GroupLimits:
     reward_max: float
     turns: int = 1
     """Turns of the model in one sample; observations lie between them."""
+    held_out: Mapping[str, "GroupLimits"] = field(default_factory=dict)
 
     @classmethod
     def of(cls, config: Config, vocabulary: int) -> "GroupLimits":
-        return cls(
-            samples=config.rollout.group_size,
-            vocabulary=vocabulary,
-            prompt_tokens=config.model.max_prompt_tokens,
-            new_tokens=config.model.max_new_tokens,
-            reward_min=config.environment.reward_min,
-            reward_max=config.environment.reward_max,
-            turns=config.environment.most_turns,
-        )
+        model = config.model
+
+        def limits(samples: int, new_tokens: int, environment: Environment) -> "GroupLimits":
+            return cls(
+                samples=samples,
+                vocabulary=vocabulary,
+                prompt_tokens=model.max_prompt_tokens,
+                new_tokens=new_tokens,
+                reward_min=environment.reward_min,
+                reward_max=environment.reward_max,
+                turns=environment.most_turns,
+            )
+
+        held_out = {
+            one.name: limits(one.samples, one.max_new_tokens or model.max_new_tokens, config.environment_of(one.name))
+            for one in config.evaluation
+        }
+        return replace(limits(config.rollout.group_size, model.max_new_tokens, config.environment), held_out=held_out)
+
+    def of_set(self, name: str) -> "GroupLimits":
+        """Returns the bounds for a group of this set."""
+        return self.held_out.get(name, self)
 
 
 def check(group: Group, limits: GroupLimits) -> None:
     """Raises `BadGroup` unless a worker of this configuration can have made `group`."""
+    limits = limits.of_set(group.set)
     if len(group.samples) != limits.samples:
         _bad("shape", f"it has {len(group.samples)} samples; rollout.group_size is {limits.samples}")
     if not 0 < len(group.prompt) <= limits.prompt_tokens:
@@ -106,6 +121,7 @@ def check_versions(group: Group, newest: Version) -> None:
 
 def check_partials(partials: PartialGroup, limits: GroupLimits) -> None:
     """Raises `CodecError` unless a worker of this configuration can have made `partials`."""
+    limits = limits.of_set(partials.task.rpartition("/")[0].rpartition("/")[0])
     if len(partials.samples) != limits.samples:
         refuse(f"{len(partials.samples)} samples; rollout.group_size is {limits.samples}")
     for sample in partials.samples:

@@ -1,8 +1,8 @@
 """`report.html`: the results of a run on one self-contained page, light or dark.
 
-The page is built from the updates and the configuration alone, so it can be made again at any time. Whether the
-identity holds, and where the groups are since the last update, is known to the queue only, and shown if the caller
-passes its audit.
+The page is built from the updates, the evaluations and the configuration alone, so it can be made again at any time.
+Whether the identity holds, and where the groups are since the last update, is known to the queue only, and shown if the
+caller passes its audit.
 """
 
 from collections import Counter
@@ -19,11 +19,15 @@ import orjson
 
 from echo_queue import __version__
 from echo_queue.config import Config, toml_text
+from echo_queue.evaluation.results import EvaluationResult, curves
 from echo_queue.queue import Audit
 from echo_queue.queue.counts import counted, duration, short
 from echo_queue.reporting import metrics
 from echo_queue.reporting.metrics import Summary, UpdateMetrics
 
+Curves = Mapping[str, Sequence[EvaluationResult]]
+"""The results of each evaluation in the surviving history, by its name."""
+NOTHING: Curves = {}
 SETS_NAMED = 3
 """So many prompt sets are named at the top of the page."""
 
@@ -52,6 +56,7 @@ def write(
     *,
     audit: Audit | None = None,
     answers: Answers | None = None,
+    evaluations: Sequence[EvaluationResult] = (),
 ) -> Path:
     """Writes `report.html` into the run's directory, and returns its path.
 
@@ -59,7 +64,8 @@ def write(
     """
     path = config.run.dir / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    page = build(config, updates, audit=audit, scores=held_out(config.run.dir), answers=answers)
+    scores = held_out(config.run.dir)
+    page = build(config, updates, audit=audit, scores=scores, answers=answers, evaluations=evaluations)
     path.write_text(page, encoding="utf-8")
     return path
 
@@ -78,20 +84,23 @@ def build(
     audit: Audit | None = None,
     scores: Mapping[str, float],
     answers: Answers | None = None,
+    evaluations: Sequence[EvaluationResult] = (),
 ) -> str:
     """Returns the page. `scores`: the held-out scores of "base" and "model", if they were measured.
 
     Without an audit, the number of dead prompts is that of the last update.
     """
-    summary = metrics.summarise(updates)
+    summary, evaluated = metrics.summarise(updates), curves(evaluations)
     identity = audit.ok if audit else None
     dead = audit.dead if audit else updates[-1].depths.get("dead") if updates else None
+    shown = tiles(config, summary, identity=identity, dead=dead, scores=scores, evaluated=evaluated)
     template = Template((files("echo_queue.reporting") / "report.html").read_text(encoding="utf-8"))
     return template.substitute(
         name=escape(config.run.name),
         subtitle=escape(subtitle(config, updates)),
-        tiles="".join(_tile(tile) for tile in tiles(config, summary, identity=identity, dead=dead, scores=scores)),
-        plots="".join(_plots(config, updates, summary, audit)) if updates else "<p>No update was trained.</p>",
+        tiles="".join(map(_tile, shown)),
+        plots="".join(_plots(config, updates, summary, audit, evaluated) if updates else _evaluations(evaluated))
+        or "<p>No update was trained.</p>",
         answers=_answers(answers) if answers else "",
         settings="".join(_settings(config.model_dump(mode="json"))),
         footer=f"echo-queue {__version__} · all figures are those that the learner recorded",
@@ -99,15 +108,23 @@ def build(
 
 
 def tiles(
-    config: Config, summary: Summary, *, identity: bool | None, dead: int | None, scores: Mapping[str, float]
+    config: Config,
+    summary: Summary,
+    *,
+    identity: bool | None,
+    dead: int | None,
+    scores: Mapping[str, float],
+    evaluated: Curves = NOTHING,
 ) -> Iterator[Tile]:
     """Yields the figures at the top of the page."""
     s = config.staleness.s
     if not summary.updates:
+        yield from _evaluation_tiles(evaluated)
         yield from _queue_tiles(identity, dead)
         return
     means = f"reward, means of the first and the last {counted(summary.reward_updates, 'update')}"
     yield Tile(f"{summary.reward_first:.2f} → {summary.reward_last:.2f}", means)
+    yield from _evaluation_tiles(evaluated)
     if {"base", "model"} <= scores.keys():
         yield Tile(f"{scores['base']:.2f} → {scores['model']:.2f}", "held-out score, base and final", "good")
     yield Tile(duration(summary.seconds), "from first to last update")
@@ -120,6 +137,17 @@ def tiles(
     yield Tile(f"{summary.mean_lag:.2f}", lags, "good" if kept else "bad")
     yield Tile(f"{summary.sent_back_share:.1%}", f"sent back as late ({summary.sent_back:,} groups)")
     yield from _queue_tiles(identity, dead)
+
+
+def _evaluation_tiles(evaluated: Curves) -> Iterator[Tile]:
+    for name, curve in evaluated.items():
+        means = [one.mean for one in curve if one.mean is not None]
+        if len(means) > 1:
+            yield Tile(
+                f"{means[0]:.2f} → {means[-1]:.2f}", f"{name}, first and last of {len(means):,}; best {max(means):.2f}"
+            )
+        elif means:
+            yield Tile(f"{means[0]:.2f}", f"{name}, evaluated once")
 
 
 def _queue_tiles(identity: bool | None, dead: int | None) -> Iterator[Tile]:
@@ -160,7 +188,9 @@ def _tile(tile: Tile) -> str:
     return f'<div class="tile {tile.mood}"><b>{escape(tile.figure)}</b><span>{escape(tile.caption)}</span></div>'
 
 
-def _plots(config: Config, updates: Sequence[UpdateMetrics], summary: Summary, audit: Audit | None) -> Iterator[str]:
+def _plots(
+    config: Config, updates: Sequence[UpdateMetrics], summary: Summary, audit: Audit | None, evaluated: Curves
+) -> Iterator[str]:
     from echo_queue.reporting import plots
 
     s = config.staleness.s
@@ -168,6 +198,7 @@ def _plots(config: Config, updates: Sequence[UpdateMetrics], summary: Summary, a
     restarts = len(plots.restarts_s(updates))
     learners = f" Dashed: the learner began again ({counted(restarts, 'time')})." if restarts else ""
     yield _card("Reward against time", f"The mean of each update, and the running mean.{learners}", by_time)
+    yield from _evaluations(evaluated)
     yield _card("Reward against samples", "The same against the number of trained samples.", by_samples)
     yield _card("Lag of trained groups", "The lag of each group's oldest token.", plots.lag_histogram(summary.lags, s))
     yield _card("Learner's time", "Waiting is idle time; a gap means that no learner ran.", plots.learner_time(updates))
@@ -177,6 +208,18 @@ def _plots(config: Config, updates: Sequence[UpdateMetrics], summary: Summary, a
     yield _card("Speed", "Trained tokens per second of the learner's time.", plots.speed(updates))
     yield from _workers_and_weights(updates)
     yield from _training(updates)
+
+
+def _evaluations(evaluated: Curves) -> Iterator[str]:
+    """Yields a card for each evaluation."""
+    from echo_queue.reporting import plots
+
+    for name, curve in evaluated.items():
+        newest = next((one for one in reversed(curve) if one.mean is not None), None)
+        told = [f"Mean reward of {counted(newest.prompts, 'prompt')}, with its 95% interval."] if newest else []
+        told += ["Ring: the best."] if newest else []
+        told += ["Cross: given up."] if any(one.given_up for one in curve) else []
+        yield _card(f"Evaluation {name}", " ".join(told), plots.held_out(curve))
 
 
 def _workers_and_weights(updates: Sequence[UpdateMetrics]) -> Iterator[str]:
@@ -229,12 +272,20 @@ def _answers(answers: Answers) -> str:
     return f'<section class="card wide answers">{head}{prompt}{table}</section>'
 
 
-def _settings(values: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    rows = {key: value for key, value in values.items() if not isinstance(value, dict) or key == "options"}
-    if rows:
+def _settings(values: Mapping[str, Any], path: str = "", *, one_of_several: bool = False) -> Iterator[str]:
+    """Yields each section with its keys, as the configuration's file has it; a list of sections one by one."""
+    inner = {key: value for key, value in values.items() if _is_section(value) and key != "options"}
+    rows = {key: value for key, value in values.items() if key not in inner}
+    if rows and path:
         texts = ((key, "–" if value is None else toml_text.value_text(value)) for key, value in rows.items())
         cells = "".join(f"<tr><td>{escape(key)}</td><td>{escape(text)}</td></tr>" for key, text in texts)
-        yield f"<section><h3>[{escape(path)}]</h3><table>{cells}</table></section>"
-    for key, value in values.items():
-        if key not in rows:
-            yield from _settings(value, f"{path}.{key}".lstrip("."))
+        title = f"[[{path}]]" if one_of_several else f"[{path}]"
+        yield f"<section><h3>{escape(title)}</h3><table>{cells}</table></section>"
+    for key, value in inner.items():
+        several = isinstance(value, list)
+        for section in value if several else [value]:
+            yield from _settings(section, f"{path}.{key}".lstrip("."), one_of_several=several)
+
+
+def _is_section(value: Any) -> bool:
+    return isinstance(value, dict) or (isinstance(value, list) and bool(value) and isinstance(value[0], dict))

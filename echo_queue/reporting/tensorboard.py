@@ -1,13 +1,14 @@
-"""Writes event files for TensorBoard from `metrics.jsonl`; needs the extra `tensorboard`."""
+"""Writes event files for TensorBoard from `metrics.jsonl` and `evaluations.jsonl`; needs the extra `tensorboard`."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+from echo_queue.evaluation.results import EvaluationResult, curves
 from echo_queue.reporting.metrics import UpdateMetrics
 
 SCALARS = {
@@ -41,13 +42,30 @@ SCALARS = {
 }
 
 
-def write(updates: Sequence[UpdateMetrics], directory: Path) -> None:
+EVALUATED = ("mean", "low", "high", "truncated", "tokens")
+
+
+def write(updates: Sequence[UpdateMetrics], directory: Path, evaluations: Sequence[EvaluationResult] = ()) -> None:
     """Replaces the content of `directory` by event files whose step is the version."""
     shutil.rmtree(directory, ignore_errors=True)
     writer = EventFileWriter(str(directory))
     for update in updates:
         values = {tag: getattr(update, field) for tag, field in SCALARS.items()}
         values |= {f"queue/{name}": depth for name, depth in update.depths.items()}
-        scalars = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items() if value is not None]
-        writer.add_event(Event(wall_time=update.time_s, step=update.version, summary=Summary(value=scalars)))
+        writer.add_event(_event(update.time_s, update.version, values))
+    for result in _answered(evaluations):
+        values = {f"{result.evaluation}/{name}": getattr(result, name) for name in EVALUATED}
+        values |= {f"{result.evaluation}/pass_at_{k}": share for k, share in (result.pass_at or {}).items()}
+        writer.add_event(_event(result.time_s, result.update, values))
     writer.close()
+
+
+def _answered(evaluations: Sequence[EvaluationResult]) -> Iterator[EvaluationResult]:
+    for curve in curves(evaluations).values():
+        yield from (one for one in curve if not one.given_up)
+
+
+def _event(time_s: float, step: int, values: Mapping[str, float | None]) -> Event:
+    """Returns what was measured at a step; what is not known is left out."""
+    scalars = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items() if value is not None]
+    return Event(wall_time=time_s, step=step, summary=Summary(value=scalars))

@@ -6,6 +6,7 @@ hold files of such names, until `__getattr__` has put it last. `submit_prompt_se
 """
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from echo_queue.errors import EchoQueueError
@@ -25,12 +26,15 @@ __all__ = ["Progress", "Submitted", "submit", "submit_prompt_set"]
 def submit(
     config: "Config",
     source: str | None = None,
+    set: str | None = None,
     *,
     wait: bool = True,
     progress: Report | None = None,
     within_run: bool = False,
 ) -> Submitted:
-    """Submits the configured prompt set, or `source` under its name. With `wait`, returns once all of it has arrived.
+    """Submits the configured prompt set and every held-out set. With `wait`, returns once all of it has arrived.
+
+    `source`, `set`: only this source is submitted, under this name; what is not given is as configured.
 
     `within_run`: as `echo-queue run` does it, which a changed source of a set that has arrived does not stop
     (`declaration.declare_within_run`). Raises `PromptError` for prompts that cannot be read or are too long,
@@ -40,16 +44,17 @@ def submit(
     from echo_queue.queue import SubmitterQueue
     from echo_queue.submission.arrival import arrive
     from echo_queue.submission.celery.app import build
-    from echo_queue.submission.declaration import choose, declare_and_send, declare_within_run
+    from echo_queue.submission.declaration import chosen, declare_and_send, declare_within_run
 
     app, queue = build(config), SubmitterQueue.connect(config)
     require_users(config, "celery")  # before anything is declared that could then not be sent
     report = progress or (lambda _: None)
     declare = declare_within_run if within_run else declare_and_send
-    sent = declare(config, queue, app, choose(config, source), report)
-    if wait:
-        arrive(config, queue, app, sent.set, report)
-    return sent
+    sent = [declare(config, queue, app, prompts, report) for prompts in chosen(config, source, set)]
+    for one in sent if wait else ():
+        arrive(config, queue, app, one.set, report)
+    *held_out, last = sent
+    return replace(last, held_out=tuple(held_out))
 
 
 def __getattr__(name: str) -> Any:

@@ -28,7 +28,7 @@ def arrive(config: Config, queue: SubmitterQueue, app: Celery, name: str, report
     Raises `PromptError` with the problems of refused chunks, once no other chunk is missing; `DeadlineError` when
     nothing has arrived for `submission.deadline_s`.
     """
-    reconciler = Reconciler(queue, app)
+    reconciler = Reconciler(config, queue, app)
     before: SubmissionCounts | None = None
     moved = reconciled = time.monotonic()
     told = False

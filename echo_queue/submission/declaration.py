@@ -8,7 +8,8 @@
 import gc
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,14 +38,40 @@ SAMPLE_ROWS = 1_000
 LEARNER_POLL_S = 0.2
 
 
+def chosen(config: Config, source: str | None = None, set: str | None = None, **changes: Any) -> Sequence[Prompts]:
+    """Returns the sets to submit, in this order: if nothing is given, every held-out set and then [prompts].
+
+    The first version answers held-out sets before anything is trained, so they come first. Raises `ConfigError`.
+    """
+    if source is None and set is None and not any(value is not None for value in changes.values()):
+        return *held_out_sets(config), config.prompts
+    return (choose(config, source, set, **changes),)
+
+
+def held_out_sets(config: Config) -> Sequence[Prompts]:
+    """Returns the sets of the evaluations, as if they were to train on."""
+    chunk = config.prompts.chunk
+    return tuple(
+        Prompts(set=one.name, source=one.source, options=one.options, map=one.map, chunk=chunk)
+        for one in config.evaluation
+    )
+
+
 def choose(config: Config, source: str | None = None, set: str | None = None, **changes: Any) -> Prompts:
-    """Returns the configuration's [prompts] with the given values in their place. Raises `ConfigError`."""
+    """Returns the configuration's [prompts], or the evaluation called `set`, with the given values in their place.
+
+    Raises `ConfigError`.
+    """
+    configured = next((prompts for prompts in held_out_sets(config) if prompts.set == set), config.prompts)
+    if configured is not config.prompts and (wrong := sorted(changes.keys() - {"options"})):
+        untrained = (Problem(f"prompts.{key}", "is for prompts to train on", "leave it out") for key in wrong)
+        raise ConfigError(*(in_section(config, configured.set, problem) for problem in untrained))
     given = {"source": source, "set": set} | changes
-    if source is not None and source != config.prompts.source:
+    if source is not None and source != configured.source:
         given.setdefault("options", {})
         if is_generated(parts_of(source)[0]):
             given.setdefault("map", {})
-    values = config.prompts.model_dump() | {key: value for key, value in given.items() if value is not None}
+    values = configured.model_dump() | {key: value for key, value in given.items() if value is not None}
     try:
         return Prompts.model_validate(values)
     except ValidationError as error:
@@ -52,17 +79,37 @@ def choose(config: Config, source: str | None = None, set: str | None = None, **
         raise ConfigError(*(replace(problem, where=f"prompts.{problem.where}") for problem in found)) from None
 
 
-def check_first_rows(config: Config) -> Sequence[PromptRow]:
-    """Checks the first rows of the configured set, before a run starts any process, and returns them.
+def check_first_rows(config: Config, prompts: Prompts) -> Sequence[PromptRow]:
+    """Checks the first rows of a configured set, before a run starts any process, and returns them.
 
     Raises `PromptError`.
     """
-    source = _opened(config, config.prompts)
-    chunk, rows = _first_rows(source, min(config.prompts.chunk, SAMPLE_ROWS))
-    refuse_unfit(_limits(config), source, chunk, rows)
-    refuse_featureless(config.prompts.length_feature, source, chunk, rows)
-    refuse_unreadable(needed_columns(config.environment), source, chunk, rows)
+    with told_in_section(config, prompts.set):
+        source = opened(config, prompts)
+        chunk, rows = _first_rows(source, min(prompts.chunk, SAMPLE_ROWS))
+        refuse_unfit(_limits(config), source, chunk, rows)
+        refuse_featureless(prompts.length_feature, source, chunk, rows)
+        refuse_unreadable(needed_columns(config.environment_of(prompts.set)), source, chunk, rows)
     return rows
+
+
+@contextmanager
+def told_in_section(config: Config, set: str) -> Iterator[None]:
+    """Lets a `PromptError` about a set name the keys of that set's own section."""
+    try:
+        yield
+    except PromptError as error:
+        raise type(error)(*(in_section(config, set, problem) for problem in error.problems)) from None
+
+
+def in_section(config: Config, set: str, problem: Problem) -> Problem:
+    """Returns the problem of a set with the place at which the set stands in the configuration."""
+    numbers = (number for number, evaluation in enumerate(config.evaluation) if evaluation.name == set)
+    if (number := next(numbers, None)) is None:
+        return problem
+    section, _, key = problem.where.partition(".")
+    places = {"prompts": f"evaluation[{number}].{key}", "environment": f"evaluation[{number}].{problem.where}"}
+    return replace(problem, where=places.get(section, problem.where))
 
 
 def first_prompts(config: Config, count: int = 3) -> Sequence[str]:
@@ -70,7 +117,7 @@ def first_prompts(config: Config, count: int = 3) -> Sequence[str]:
 
     Raises `PromptError`.
     """
-    source, limits = _opened(config, config.prompts), _limits(config)
+    source, limits = opened(config, config.prompts), _limits(config)
     chunk, rows = next(iter(source.scan(count)))
     encoding = limits.encoding if limits and limits.renders else None
     return [
@@ -83,8 +130,9 @@ def _plain(messages: Sequence[Message]) -> str:
     return "\n".join(f"{message['role']}: {message['content']}" for message in messages)
 
 
-def _opened(config: Config, prompts: Prompts) -> PromptSource:
-    return open_source(spell(prompts.source, prompts.options, prompts.map), config.prompts.source)
+def opened(config: Config, prompts: Prompts) -> PromptSource:
+    """Returns the source of a set. Code is called only if the configuration names it for that set."""
+    return open_source(spell(prompts.source, prompts.options, prompts.map), config.source_of(prompts.set))
 
 
 def _first_rows(source: PromptSource, size: int) -> tuple[Chunk, Sequence[PromptRow]]:
@@ -99,12 +147,12 @@ def _first_rows(source: PromptSource, size: int) -> tuple[Chunk, Sequence[Prompt
 def declare_and_send(
     config: Config, queue: SubmitterQueue, app: "Celery", prompts: Prompts, report: Report = lambda _: None
 ) -> Submitted:
-    """Scans, declares and sends a set, without waiting for its chunks.
+    """Scans, declares and sends a set, without waiting for its chunks. One that has an evaluation's name is held out.
 
     Raises `PromptError`, always before the set is declared, and `ServiceError`.
     """
     source, chunks = scan(config, prompts, report)
-    return _declare_and_send(queue, app, _declared(config, prompts, source.name), chunks)
+    return _declare_and_send(config, queue, app, _declared(config, prompts, source.name), chunks)
 
 
 def declare_within_run(
@@ -125,7 +173,7 @@ def declare_within_run(
             return Submitted(prompts.set, counts.prompts, counts.chunks, False, ignored)
     source, chunks = scan(config, prompts, report)
     await_learner(config, queue)
-    return _declare_and_send(queue, app, _declared(config, prompts, source.name), chunks)
+    return _declare_and_send(config, queue, app, _declared(config, prompts, source.name), chunks)
 
 
 def await_learner(config: Config, queue: SubmitterQueue) -> None:
@@ -140,9 +188,14 @@ def await_learner(config: Config, queue: SubmitterQueue) -> None:
 
 def scan(config: Config, prompts: Prompts, report: Report) -> tuple[PromptSource, list[Chunk]]:
     """Returns the source and its chunks, once every row was checked. Raises `PromptError`."""
-    source = _opened(config, prompts)
+    with told_in_section(config, prompts.set):
+        return _scan(config, prompts, report)
+
+
+def _scan(config: Config, prompts: Prompts, report: Report) -> tuple[PromptSource, list[Chunk]]:
+    source = opened(config, prompts)
     limits = _limits(config)
-    needed = needed_columns(config.environment)
+    needed = needed_columns(config.environment_of(prompts.set))
 
     def refuse(chunk: Chunk, rows: Sequence[PromptRow]) -> None:
         refuse_unfit(limits, source, chunk, rows)
@@ -171,12 +224,22 @@ def _limits(config: Config) -> PromptLimits | None:
 
 
 def _declared(config: Config, prompts: Prompts, source: str) -> PromptSet:
-    order, seed = prompts.order, config.run.seed
-    return PromptSet(prompts.set, source, prompts.epochs, prompts.priority, order, seed, prompts.length_feature)
+    seed = config.run.seed
+    if config.evaluation_of(prompts.set):
+        return PromptSet(prompts.set, source, order="held_out", seed=seed)
+    return PromptSet(prompts.set, source, prompts.epochs, prompts.priority, prompts.order, seed, prompts.length_feature)
 
 
-def _declare_and_send(queue: SubmitterQueue, app: "Celery", declared: PromptSet, chunks: Sequence[Chunk]) -> Submitted:
-    new = queue.declare(declared, chunks)
+def _declare_and_send(
+    config: Config, queue: SubmitterQueue, app: "Celery", declared: PromptSet, chunks: Sequence[Chunk]
+) -> Submitted:
+    try:
+        new = queue.declare(declared, chunks)
+    except PromptError as error:
+        if config.evaluation_of(declared.name) is None:
+            raise
+        told = Problem("prompts.source", error.problems[0].what, _another_name(declared.name))
+        raise PromptError(in_section(config, declared.name, told)) from None
     total = chunks[-1].first + chunks[-1].count
     status = None if new else queue.submission_status(declared.name)
     send(app, declared.name, declared.source, status.waiting if status else chunks)
@@ -190,16 +253,18 @@ def changed_source(config: Config, digest: str) -> bool:
     """
     prompts = config.prompts
     try:
-        source = _opened(config, prompts)
+        source = opened(config, prompts)
         return digest_of([chunk for chunk, _ in source.scan(prompts.chunk)]) != digest
     except PromptError:
         return False
 
 
-def left_as_it_is(config: Config, why: str) -> Problem:
+def left_as_it_is(config: Config, prompts: Prompts, why: str) -> Problem:
     """Returns what `echo-queue run` says of a source that it does not submit, and the ways to have it trained."""
-    prompts, run = config.prompts, config.run
+    run = config.run
     what = f"set {prompts.set} has arrived whole and stays as it is; {prompts.source} is not submitted again: {why}"
+    if config.evaluation_of(prompts.set):
+        return in_section(config, prompts.set, Problem("prompts.source", what, _another_name(prompts.set)))
     embedded = EMBEDDED == config.redis.url == config.store.url
     anew = f"ECHO_QUEUE_RUN__DIR={run.dir}-2"
     anew = anew if embedded else f"ECHO_QUEUE_RUN__NAME={run.name}-2 {anew}"
@@ -211,9 +276,13 @@ def left_as_it_is(config: Config, why: str) -> Problem:
     return Problem("prompts.source", what, fix)
 
 
+def _another_name(set: str) -> str:
+    return f"to evaluate other prompts, give that evaluation another name, such as {set}-2"
+
+
 def _left(config: Config, prompts: Prompts, problem: Problem) -> Problem:
     why = problem.what if problem.what.startswith(f"{prompts.set}: ") else f"{problem.where} {problem.what}"
-    return left_as_it_is(config, why.removeprefix(f"{prompts.set}: "))
+    return left_as_it_is(config, prompts, why.removeprefix(f"{prompts.set}: "))
 
 
 def _keep(config: Config, queue: SubmitterQueue, prompts: Prompts, error: PromptError) -> tuple[Problem, ...]:

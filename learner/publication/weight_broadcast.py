@@ -26,7 +26,10 @@ from learner.ranks.team import Team
 
 
 class WeightBroadcast:
-    """The broadcast of one lineage. The housekeeper's thread calls `observe`, the learner's every other method."""
+    """The broadcast of one lineage. `ask_ahead` is called with each version right before the pointer moves to it.
+
+    The housekeeper's thread calls `observe`, the learner's every other method.
+    """
 
     def __init__(
         self,
@@ -37,8 +40,9 @@ class WeightBroadcast:
         weight_publisher: weights.WeightPublisher,
         makers: PartMakers,
         announcer: Announcer,
+        ask_ahead: Callable[[Version], None],
     ) -> None:
-        self._store, self._queue = store, queue
+        self._store, self._queue, self._ask_ahead = store, queue, ask_ahead
         self._s = config.staleness.s
         self._weight_publisher, self._makers = weight_publisher, makers
         self._announcer = announcer
@@ -100,6 +104,7 @@ class WeightBroadcast:
     def _publish(self, version: Version, share: Share) -> None:
         """Publish thread: stores `version` whole, then moves the pointer to it."""
         published = self._weight_publisher.publish_share(version, share)
+        self._ask_ahead(version)
         self._queue.publish(published)
         self._pointer = published
 
@@ -117,8 +122,12 @@ def open_broadcast(
     *,
     announcements: LearnerQueue,
     signer: Signer,
+    ask_ahead: Callable[[Version], None],
 ) -> WeightBroadcast:
-    """Returns the broadcast of the configured run. `announcements`: the same queue, with a short deadline."""
+    """Returns the broadcast of the configured run. `announcements`: the same queue, with a short deadline.
+
+    `ask_ahead`: as in `WeightBroadcast`.
+    """
     announcer = Announcer(announcements)
     chunk_key = signing_key.run_keys(signer).chunk_key if config.weights.encrypt else None
     threads = coding_threads(config)
@@ -134,4 +143,12 @@ def open_broadcast(
         makers=makers,
         announce=announcer.announce,
     )
-    return WeightBroadcast(config, store, queue, weight_publisher=weight_publisher, makers=makers, announcer=announcer)
+    return WeightBroadcast(
+        config,
+        store,
+        queue,
+        weight_publisher=weight_publisher,
+        makers=makers,
+        announcer=announcer,
+        ask_ahead=ask_ahead,
+    )

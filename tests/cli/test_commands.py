@@ -106,7 +106,7 @@ def test_the_version_and_short_help_are_where_people_look_for_them(tmp_path: Pat
 
 def test_a_status_can_be_printed_for_scripts(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     figures, newest = summarise(UPDATES), replace(UPDATES[-1], t_bcast_s=0.0)
-    print_json(StatusDocument("r", "running", "0.1.0", "", STATUS, figures, figures, newest, (), (), (), ()))
+    print_json(StatusDocument("r", "running", "0.1.0", "", STATUS, figures, figures, newest, (), (), (), (), ()))
     document = json.loads(capfdbinary.readouterr().out)
     assert (document["queue"]["learner"], document["queue"]["published"]["version"]) == ("1.40", "1.39")
     assert document["queue"]["workers"][0]["heartbeat"]["version"] == "1.40"

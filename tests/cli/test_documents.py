@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from echo_queue.cli.commands import app
 from echo_queue.cli.documents import documents, schemas
+from echo_queue.evaluation.results import EvaluationResult
 from echo_queue.queue import Chunk, Heartbeat, PromptSet, UpdateRecord
 from echo_queue.records import PromptShard, Version
 from echo_queue.reporting.run_record import record_of
@@ -24,12 +25,13 @@ from tests.synthetic import update
 FILES = {"plan": next(iter(WORKED.values())), "simulate": ROOT / "configs" / "fleets" / "qwen3-0.6b-spot.toml"}
 MORE = {"estimate": ("--model-config", str(MODELS / "qwen3-8b.json")), "plan": ("--on", str(ON))}
 BEAT = Heartbeat("engine", Version(1, 9), "generating", published_ms=1, release="0.0.9")
+RESULT = EvaluationResult("held-out", Version(1, 0), round=1, update=0, prompts=8, samples=1, mean=0.5)
 DOCUMENT = Path(__file__).parents[2] / "docs" / "schema.json"
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PublishedRun]:
-    """A run with something of everything: a group, a death, a chunk that failed, an update, workers, versions."""
+    """A run with something of everything: a group, a death, a failed chunk, an update, workers, versions, a score."""
     run = PublishedRun(tmp_path_factory.mktemp("documents"))
     queue = Clients.connected_as(run.config, "admin")
     queue.declare(PromptSet("a", "source"), [Chunk(0, 0, 4), Chunk(1, 4, 4)])
@@ -43,6 +45,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PublishedRun]:
         1, [record_of(update(1, t_bcast_s=0.0)), UpdateRecord(Version(1, 2), "0.0.9", made.id, b"of another form")]
     )
     queue.advance(1, 0, 0, 1.0)
+    queue.client.xadd(queue.caller.keys.evaluations, {"line": RESULT.line})
     yield run
     run.services.stop()
 
@@ -71,6 +74,8 @@ def test_a_status_names_deaths_failures_and_skews_and_knows_no_zero_for_what_is_
     (death,) = found["dead"]
     assert (death["reason"], death["tasks"]) == ("KeyError: 'answer'", 1)
     assert found["failed_sets"] == [{"name": "a", "chunks": 2, "failed": 1, "reason": "line 3 is no JSON"}]
+    (score,) = found["evaluations"]
+    assert (score["evaluation"], score["version"], score["mean"], score["low"]) == ("held-out", "1.0", 0.5, None)
     assert "the learner runs release 0.0.9, w1 runs release 0.0.9" in found["skew"]
     assert (found["update"]["version"], found["update"]["kappa"], found["training"]["t_bcast_s"]) == (1, None, None)
     shown = CliRunner().invoke(app, ["status", str(run.path)], catch_exceptions=False).stdout

@@ -2,15 +2,19 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from echo_queue.cli.run.end import End, conclude, print_finished, print_stopped
 from echo_queue.config import Config
 from echo_queue.errors import AGAIN, DONE, HOPELESS
+from echo_queue.evaluation.results import EvaluationResult
 from echo_queue.queue import Audit
 from echo_queue.queue.dead_causes import DeadCause
+from echo_queue.records import Version
 from echo_queue.reporting import outcome
+from echo_queue.reporting.evaluation_record import EvaluationRecord
 from echo_queue.reporting.metrics import MetricsLog
 from tests.cli.test_view import STATUS
 from tests.synthetic import update
@@ -39,8 +43,13 @@ def end(trained: int = 0, dead: int = 0, lost: int = 0) -> End:
         ready=0,
         in_hand=0,
         in_flight=0,
+        evaluating=0,
         leases=0,
         leased=0,
+        asked=0,
+        evaluation=0,
+        scored=0,
+        concluded=0,
         lost=0,
         forged=0,
     )
@@ -81,6 +90,30 @@ def test_prompts_that_died_are_told_with_their_commonest_reasons_and_what_to_do(
     assert "→ fix that; `echo-queue run run.toml` then tries them again" in said
     page = (config.run.dir / "report.html").read_text(encoding="utf-8")
     assert f"<b>{DEAD:,}</b><span>prompts died and are not in the model</span>" in page
+
+
+def test_the_end_tells_how_far_each_evaluation_has_come(
+    configure: Callable[..., Config], capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configure()
+
+    def result(name: str, update: int, mean: float | None, **more: Any) -> bytes:
+        return EvaluationResult(name, Version(1, update), update, update, 8, 1, mean=mean, **more).line
+
+    lines = [
+        result("hard", 0, 0.05),
+        result("hard", 20, 0.1, given_up="no worker serves it"),
+        result("hard", 40, 0.16, low=0.09, high=0.27),
+        result("easy", 0, 1.0),
+        result("broken", 0, None),
+    ]
+    EvaluationRecord(config.run.dir).write(lines)
+    conclude(config, end(), CONFIG)
+    said = capsys.readouterr().out.splitlines()
+    assert [line for line in said if "at version" in line] == [
+        "easy: 1.00 at version 1.0",
+        "hard: 0.05 at version 1.0 → 0.16 [0.09, 0.27] at version 1.40",
+    ]
 
 
 def test_the_paths_at_the_end_are_whole_lines_to_copy_whatever_they_contain(

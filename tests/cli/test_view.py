@@ -11,12 +11,13 @@ from echo_queue.cli.inspect.live.watcher import RunWatcher
 from echo_queue.cli.inspect.status import _document
 from echo_queue.config import Config
 from echo_queue.launch.supervisor import RoleState
-from echo_queue.queue import Heartbeat, RunRules, Status, WorkerStatus
+from echo_queue.queue import EvaluationRound, Heartbeat, RunRules, Status, WorkerStatus
 from echo_queue.queue.counts import short
 from echo_queue.queue.dead_causes import DeadCause
 from echo_queue.queue.generation_times import GenerationTimes
 from echo_queue.records import Published, Version
 from echo_queue.reporting.metrics import FLAT_UPDATES, summarise
+from tests.evaluation.answered import result_at
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import QueueHarness
 from tests.synthetic import update
@@ -374,3 +375,16 @@ def test_the_picture_fits_80_columns() -> None:
         assert any(f"● {name} restarted {number}×" in line for line in lines)
     assert all(" ─" in line or "──" in line for line in lines if "lag ·" in line)
     assert any("lag · S = 4 ─" in line for line in lines)
+
+
+def test_a_round_under_way_says_how_far_it_is_and_afterwards_the_last_figures_are_shown() -> None:
+    results = (result_at(20, mean=0.71, low=0.65, high=0.77), result_at(20, name="sums", mean=0.5, low=None, high=None))
+    under_way = EvaluationRound(3, Version(1, 40), ("held-out", "sums"), 200, 70, 10, 120, 1)
+    between = replace(PICTURE, evaluations=results)
+    during = replace(between, status=replace(STATUS, evaluation=under_way))
+    for shown in (drawn, view.line):
+        told = shown(during)
+        assert "held-out, sums at 1.40: 120 of 200 prompts answered, 1 keeper" in told and "0.71" not in told
+        told = shown(between)
+        assert "held-out at 1.20: 0.71 [0.65, 0.77]" in told and "sums at 1.20: 0.50" in told
+    assert view.evaluations(PICTURE) == []

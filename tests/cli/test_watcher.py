@@ -20,8 +20,12 @@ from echo_queue.queue import Caller, Heartbeat, LearnerQueue, Operator, Payloads
 from echo_queue.queue.keys import Keys
 from echo_queue.records import Version
 from echo_queue.reporting import outcome
+from echo_queue.reporting.evaluation_record import EvaluationRecord
 from echo_queue.reporting.metrics import MetricsLog
 from tests.cli.test_run_end import end
+from tests.evaluation.answered import given_up_at, result_at
+from tests.queue.clients import Clients
+from tests.queue.queue_harness import QueueHarness
 from tests.synthetic import update
 
 
@@ -43,6 +47,24 @@ def test_roles_that_start_are_loading_and_not_missing(served: Config) -> None:
         assert one.status is not None and not one.workers_came
     assert watched.held_up == ("no learner has begun yet",)
     assert started.held_up == ()
+
+
+def test_results_are_read_once_a_round_was_concluded_and_without_redis_those_of_the_file(served: Config) -> None:
+    harness = QueueHarness(Clients.connected_as(served, "admin"), prompts=0)
+    harness.submit("held-out", 2, order="held_out")
+    watched = RunWatcher(served)
+    watched.refresh()
+    number = harness.queue.evaluate(0, harness.version, "held-out")
+    assert number and watched.evaluations == ()
+    harness.queue.conclude(0, number, result_at(20).line, given_up_at(40, "no worker").line)
+    watched.refresh()
+    assert watched.evaluations == (result_at(20),) == watched.picture("training").evaluations
+    EvaluationRecord(served.run.dir).write([result_at(60).line])
+    elsewhere = RunWatcher(
+        served.model_copy(update={"redis": served.redis.model_copy(update={"url": "redis://127.0.0.1:1"})})
+    )
+    elsewhere.refresh()
+    assert elsewhere.status is None and elsewhere.evaluations == (result_at(60),)
 
 
 @pytest.fixture

@@ -47,6 +47,7 @@ def test_it_has_no_problems(gpus: int, path: Path, tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     config: Config = load(path, {})
     brought = {str(tmp_path / config.prompts.source), "rollout.engine" if config.rollout.engine == "vllm" else ""}
+    brought |= {str(tmp_path / evaluation.source) for evaluation in config.evaluation}
     brought |= {"learner.device"} if config.learner.device == "cuda" else set()
     brought |= {"redis.url", "store.url"} if config.redis.url != EMBEDDED else set()
     assert {problem.where for problem in examine(path).problems} <= brought

@@ -7,9 +7,10 @@ import numpy as np
 from echo_queue.records import NOTHING, PartialSample, Tokens
 from tests.engines.haste import haste
 from tests.engines.models import VOCABULARY
-from workers.engines import Engine, SampleKey, SampleRequest
+from workers.engines import Engine, SampleKey, SampleRequest, Sampling
 
 MOST_STEPS = 10_000
+AS_IT_IS = Sampling()
 
 
 def prompt(length: int, seed: int) -> Tokens:
@@ -17,10 +18,17 @@ def prompt(length: int, seed: int) -> Tokens:
 
 
 def ask(
-    task: str, prompt: Tokens, limit: int, *, samples: int = 1, seed: int = 0, partial_sample: PartialSample = NOTHING
+    task: str,
+    prompt: Tokens,
+    limit: int,
+    *,
+    samples: int = 1,
+    seed: int = 0,
+    partial_sample: PartialSample = NOTHING,
+    sampling: Sampling = AS_IT_IS,
 ) -> list[SampleRequest]:
     return [
-        SampleRequest(SampleKey(task, sample), prompt, 1000 * seed + sample, limit, partial_sample)
+        SampleRequest(SampleKey(task, sample), prompt, 1000 * seed + sample, limit, partial_sample, sampling)
         for sample in range(samples)
     ]
 

@@ -12,7 +12,7 @@ from tests.engines import reference
 from tests.engines.asking import ask, assert_same, finish, prompt, run, step_until
 from tests.engines.conftest import BASE, IN_PROCESS, Opener
 from tests.engines.models import LONGEST, open_model
-from workers.engines import SampleKey, SampleRequest, Sampling
+from workers.engines import SampleKey, SampleRequest
 from workers.engines.transformers.engine import TransformersEngine
 
 UNTIED = 5
@@ -72,7 +72,7 @@ def test_one_that_left_and_is_continued_elsewhere_is_what_it_would_have_been(ope
 @DRAWN_HERE
 def test_one_that_was_begun_by_another_engine_is_what_it_would_have_been(opener: Opener, endless: Path) -> None:
     (request,) = ask("a", prompt(11, 3), 60, seed=5)
-    first = TransformersEngine(str(endless), BASE, "float32", LONGEST, Sampling())
+    first = TransformersEngine(str(endless), BASE, "float32", LONGEST)
     (whole,) = run(first, [request]).values()
     first.add([request])
     begun = step_until(first, 25, request.key)

@@ -34,7 +34,7 @@ def open_at(
     url: str, folder: Path, directory: Path, *, deadline_s: float = ANSWER_S, key: str | None = None
 ) -> HttpEngine:
     place = ServerAccess(url, key, directory / "weights", deadline_s, checksums=True, streams=16)
-    return HttpEngine(str(folder), BASE, place, dtype="float32", longest=LONGEST, sampling=Sampling())
+    return HttpEngine(str(folder), BASE, place, dtype="float32", longest=LONGEST, trial=Sampling())
 
 
 MANY = ask("a", prompt(9, 1), LIMIT, samples=8)

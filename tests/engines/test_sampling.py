@@ -8,14 +8,14 @@ import torch
 
 from echo_queue.records import Tokens
 from tests.engines import reference
-from tests.engines.asking import ask, prompt, run
+from tests.engines.asking import ask, assert_same, prompt, run
 from tests.engines.conftest import MAX_PROMPT, Opener, Saved
 from tests.engines.models import LONGEST, STOP, VOCABULARY, open_model
-from workers.engines import SampleKey
+from workers.engines import SampleKey, Sampling
 from workers.engines.draw import to_lists
 
 HOT = 2.0
-"""The temperature at which most of these tests draw, so that they share an engine."""
+"""The temperature at which most of these tests draw."""
 DRAWS = 2_000
 
 
@@ -43,12 +43,30 @@ def test_what_was_sampled_is_counted(opener: Opener, endless: Path) -> None:
     assert engine.sampled - before == sum(len(partial_sample.tokens) for partial_sample in partials.values())
 
 
-def test_a_cold_engine_takes_the_likeliest_token_every_time(opener: Opener, endless: Path) -> None:
-    model, engine = open_model(endless), opener(endless, temperature=0.01)
+@pytest.mark.parametrize("temperature", [0.01, 0.0])
+def test_a_cold_sample_has_the_likeliest_token_every_time(opener: Opener, endless: Path, temperature: float) -> None:
+    model, engine, cold = open_model(endless), opener(endless, temperature=0.01), Sampling(temperature, 0.9)
     prompts = {f"p{length}": prompt(length, length) for length in (1, 2, 17, 40)}
-    partials = run(engine, [one for task, tokens in prompts.items() for one in ask(task, tokens, 12)])
+    partials = run(engine, [one for task, tokens in prompts.items() for one in ask(task, tokens, 12, sampling=cold)])
     for task, tokens in prompts.items():
-        assert partials[SampleKey(task, 0)].tokens.tolist() == reference.greedy(model, tokens, 12)
+        partial_sample = partials[SampleKey(task, 0)]
+        assert partial_sample.tokens.tolist() == reference.greedy(model, tokens, 12)
+        if temperature == 0.0:
+            reference.assert_drawn_by({0: model}, tokens, partial_sample, temperature=1.0)
+
+
+def test_samples_of_different_distributions_are_in_one_batch_what_they_are_alone(opener: Opener, folder: Path) -> None:
+    samplings = [Sampling(), Sampling(HOT), Sampling(0.0), Sampling(1.0, 0.6), Sampling(HOT, 0.6)]
+    engine, requests = opener(folder), [
+        request
+        for number in range(15)
+        for request in ask(f"t{number}", prompt(5, number), 10 + 2 * number, samples=2, sampling=samplings[number % 5])
+    ]  # fmt: skip
+    alone = {request.key: run(engine, [request])[request.key] for request in requests}
+    together = run(engine, requests)
+    assert together.keys() == alone.keys()
+    for key, partial_sample in together.items():
+        assert_same(partial_sample, alone[key])
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -56,9 +74,11 @@ def test_logprobs_equal_a_plain_forward_pass_for_prompts_of_different_lengths(
     opener: Opener, saved: Saved, tied: bool
 ) -> None:
     folder = saved(1, tied=tied)
-    models, engine = {0: open_model(folder)}, opener(folder, temperature=HOT)
+    models, engine, hot = {0: open_model(folder)}, opener(folder), Sampling(HOT)
     prompts = {f"p{length}": prompt(length, length) for length in (1, 2, 17, 9)}
-    partials = run(engine, [one for task, tokens in prompts.items() for one in ask(task, tokens, 24, samples=6)])
+    partials = run(
+        engine, [one for task, tokens in prompts.items() for one in ask(task, tokens, 24, samples=6, sampling=hot)]
+    )
     assert len(partials) == 24
     for key, partial_sample in partials.items():
         reference.assert_drawn_by(models, prompts[key.task], partial_sample, temperature=HOT)
@@ -70,7 +90,7 @@ FIRST = prompt(5, 1)
 @pytest.fixture(scope="module")
 def drawn(opener: Opener, folder: Path) -> list[list[int]]:
     """Many samples of one prompt, of two tokens each, or of a stop token alone."""
-    partials = run(opener(folder, temperature=HOT), ask("a", FIRST, 2, samples=DRAWS))
+    partials = run(opener(folder), ask("a", FIRST, 2, samples=DRAWS, sampling=Sampling(HOT)))
     return [partial_sample.tokens.tolist() for partial_sample in partials.values()]
 
 
@@ -88,7 +108,7 @@ def test_the_numbers_of_a_sample_are_independent_of_one_another(drawn: list[list
 
 
 def test_a_sample_ends_with_its_first_stop_token_or_at_its_limit(opener: Opener, folder: Path) -> None:
-    partials = run(opener(folder, temperature=HOT), ask("a", prompt(3, 4), 30, samples=64)).values()
+    partials = run(opener(folder), ask("a", prompt(3, 4), 30, samples=64, sampling=Sampling(HOT))).values()
     stopped = [partial_sample for partial_sample in partials if partial_sample.finish == "stop"]
     assert len(stopped) > 4
     assert all(
@@ -103,7 +123,7 @@ def test_a_sample_ends_with_its_first_stop_token_or_at_its_limit(opener: Opener,
 
 def test_top_p_draws_from_the_nucleus_and_reports_its_renormalised_probability(opener: Opener, folder: Path) -> None:
     tokens = prompt(5, 1)
-    partials = run(opener(folder, top_p=0.6), ask("a", tokens, 1, samples=400))
+    partials = run(opener(folder, top_p=0.6), ask("a", tokens, 1, samples=400, sampling=Sampling(1.0, 0.6)))
     full = reference.logits(open_model(folder), tokens)[-1].softmax(-1).numpy()
     order = np.argsort(-full)
     nucleus = order[: int(np.searchsorted(np.cumsum(full[order]), 0.6)) + 1]

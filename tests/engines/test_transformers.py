@@ -12,7 +12,7 @@ from tests.engines import reference
 from tests.engines.asking import ask, prompt, run
 from tests.engines.models import LONGEST, STOP, VOCABULARY, open_model
 from tests.learner.model.families import FAMILIES, SIZES, family_model
-from workers.engines import SampleKey, Sampling
+from workers.engines import SampleKey
 from workers.engines.transformers import engine as transformers_engine
 from workers.engines.transformers.engine import TransformersEngine
 
@@ -20,7 +20,7 @@ BASE = Version(1, 0)
 
 
 def open_engine(folder: Path, longest: int = LONGEST) -> TransformersEngine:
-    return TransformersEngine(str(folder), BASE, "float32", longest, Sampling())
+    return TransformersEngine(str(folder), BASE, "float32", longest)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -40,7 +40,7 @@ def test_a_processor_without_bfloat16_serves_the_same_weights_in_float32(
     folder: Path, newer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transformers_engine, "cpu_has_bfloat16", lambda: False)
-    engine = TransformersEngine(str(folder), BASE, "bfloat16", LONGEST, Sampling())
+    engine = TransformersEngine(str(folder), BASE, "bfloat16", LONGEST)
     published = {name: one.detach().bfloat16() for name, one in open_model(newer).named_parameters()}
     engine.load(Version(1, 1), published)
     assert all(torch.equal(engine.weight(name), one) for name, one in published.items())

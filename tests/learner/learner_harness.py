@@ -17,7 +17,7 @@ from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import EchoQueueError
 from echo_queue.launch.servers.serving import Services
 from echo_queue.launch.signals import set_on_signals
-from echo_queue.queue import Chunk, Heartbeat, PromptSet, RunRules
+from echo_queue.queue import Chunk, Heartbeat, Order, PromptSet, RunRules
 from echo_queue.records import Group, PromptShard, Sample, Span, Task, Version
 from tests.fork_server import PROCESSES
 from tests.learner.synthetic import VOCABULARY, tiny_model
@@ -65,11 +65,13 @@ class LearnerHarness:
     def store(self, config: Config) -> ObjectStore:
         return connect_store(config, "learner")
 
-    def submit(self, config: Config, prompts: int, name: str = "set", digest: str = "") -> None:
+    def submit(
+        self, config: Config, prompts: int, name: str = "set", digest: str = "", order: Order = "sequential"
+    ) -> None:
         """Submits a set of `prompts` prompts, which no worker reads; `digest` stands for their content."""
         queue = self.queue(config)
         queue.configure(RunRules.of(config))
-        queue.declare(PromptSet(name, "made up"), [Chunk(0, 0, prompts, digest)])
+        queue.declare(PromptSet(name, "made up", order=order), [Chunk(0, 0, prompts, digest)])
         queue.submit(name, 0, PromptShard("nowhere", 0, prompts))
 
     def work(self, config: Config, **manner: Any) -> "SimulatedWorker":
@@ -100,7 +102,7 @@ def learn(config: Config) -> None:
 
 
 class SimulatedWorker(threading.Thread):
-    """Serves new weights at once, takes `generation_s` per lease, and completes groups of random tokens."""
+    """Serves new weights at once, unless it keeps its own; completes random tokens, `generation_s` after each lease."""
 
     def __init__(
         self,
@@ -123,11 +125,13 @@ class SimulatedWorker(threading.Thread):
         while not self._closed.is_set():
             try:
                 lease = self._queue.lease(self.name, version, PER_LEASE)
-                version = lease.published.version if lease.published else version
+                version = lease.published.version if lease.published and not lease.keeps else version
                 self._queue.heartbeat(self.name, Heartbeat("made up", version, "generating"))
                 if lease.tasks:
                     time.sleep(self._generation_s)
-                    self._queue.complete(self.name, [self._group(task, version) for task in lease.tasks])
+                    self._queue.complete(
+                        self.name, [self._group(task, task.version or version) for task in lease.tasks]
+                    )
                 else:
                     self._queue.wait_for_work(self.name, 0.1)
             except EchoQueueError:

@@ -14,6 +14,7 @@ from echo_queue.queue import (
     Admin,
     Caller,
     Drained,
+    EvaluationQueue,
     FleetQueue,
     LearnerQueue,
     Monitor,
@@ -31,6 +32,7 @@ from echo_queue.queue.learner import NO_SETS
 from echo_queue.queue.payloads import INLINE_MAX_BYTES, PayloadStore
 from echo_queue.queue.run_rules import words_of
 from echo_queue.queue.sent_progress import SentProgress
+from echo_queue.queue.types import ScoredTask
 from echo_queue.records import BASE, Group, Published, Version
 from echo_queue.records.group_codec import GROUP_MAX_BYTES, CodecError
 from echo_queue.records.validation import GroupLimits, GroupValidator
@@ -92,6 +94,10 @@ class Clients(WorkerQueue, PeerDirectory, SubmitterQueue, Monitor, Admin):  # ty
         """A client of a controller, as the product has it."""
         return FleetQueue(self._caller, name)
 
+    def evaluator(self, lineage: int) -> EvaluationQueue:
+        """A client of a learner's evaluations, as the product has it."""
+        return EvaluationQueue(self._caller, self._payloads, lineage)
+
     def _of(self, lineage: int) -> LearnerQueue:
         return self._learners.setdefault(lineage, self.learner(lineage))
 
@@ -115,6 +121,15 @@ class Clients(WorkerQueue, PeerDirectory, SubmitterQueue, Monitor, Admin):  # ty
 
     def wait_for_groups(self, cursor: str, timeout_s: float) -> str:
         return self.learner().wait_for_groups(cursor, timeout_s)
+
+    def evaluate(self, lineage: int, version: Version, *sets: str) -> int | None:
+        return self.evaluator(lineage).evaluate(version, sets)
+
+    def scored(self, lineage: int, after: str = "") -> list[ScoredTask]:
+        return self.evaluator(lineage).scored(after)
+
+    def conclude(self, lineage: int, number: int, *lines: bytes) -> None:
+        self.evaluator(lineage).conclude(number, lines)
 
     def pending(self, lineage: int) -> tuple[Group, ...]:
         return self._of(lineage).pending()

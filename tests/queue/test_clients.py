@@ -13,6 +13,8 @@ import pytest
 from echo_queue.connections.secrets import Role
 from echo_queue.queue import (
     Admin,
+    EvaluationQueue,
+    Evaluations,
     FleetQueue,
     LearnerQueue,
     Monitor,
@@ -38,6 +40,8 @@ CLIENTS = (
     Admin,
     Monitor,
     FleetQueue,
+    EvaluationQueue,
+    Evaluations,
 )
 ASKING = ("call", "move", "ask", "_numbered", "_later")
 """Methods whose first argument names a function of the server."""
@@ -48,6 +52,8 @@ FILES = {
     "partials": (WorkerQueue, Operator),
     "completion": (WorkerQueue,),
     "worker": (WorkerQueue,),
+    "leasing": (WorkerQueue,),
+    "evaluation": (EvaluationQueue,),
     "peers": (PeerDirectory,),
     "backlog": (SubmitterQueue,),
     "submission": (SubmitterQueue,),

@@ -6,7 +6,7 @@ import pytest
 from echo_queue.queue.generation_times import BUCKETS, FIRST_S, GROWTH, RECENT, GenerationTimes
 
 WORD_MAX_BYTES = 200
-"""The most bytes of a word of a heartbeat, by `library/worker.lua`."""
+"""The most bytes of a word of a heartbeat, by `library/leasing.lua`."""
 
 
 @pytest.mark.parametrize("mean_s", [0.5, 40.0, 6_000.0])

@@ -36,6 +36,8 @@ def another(key: Key) -> Any:
             return not value
         case str():
             return next(word for word in get_args(key.field.annotation) if word != value)
+        case float() if 0 < value < 1:
+            return value / 2
     return value + 1
 
 

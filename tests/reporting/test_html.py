@@ -1,6 +1,6 @@
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields as dataclass_fields
 from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,10 +12,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from echo_queue.config import Config
+from echo_queue.evaluation.results import EvaluationResult
 from echo_queue.queue import Audit
 from echo_queue.reporting import html, plots
 from echo_queue.reporting.metrics import UpdateMetrics, began_s, summarise
 from echo_queue.reporting.plots import picture
+from tests.evaluation.answered import given_up_at, result_at
 from tests.synthetic import START_S, update
 
 PICTURES = 20
@@ -32,7 +34,8 @@ def configured(directory: Path, **tables: object) -> Config:
 
 def audited(*, submitted: int = 1_600, **fields: int) -> Audit:
     """Returns the audit of a run in which all 1,600 prompts were trained."""
-    return replace(Audit(submitted, 0, 0, 0, 1_600, 0, 0, 0, 0, 0, 0, 0, 0, 0), **fields)
+    numbers = dict.fromkeys((field.name for field in dataclass_fields(Audit)), 0)
+    return Audit(**numbers | {"submitted": submitted, "trained": 1_600} | fields)
 
 
 class Page(HTMLParser):
@@ -340,3 +343,47 @@ def test_an_update_that_took_no_time_makes_no_speed_of_its_own(monkeypatch: pyte
     updates = [update(version, train_s=0.0 if version == 30 else 1.0) for version in range(1, 61)]
     whole = sum(one.tokens for one in updates) / sum(one.train_s for one in updates)
     assert max(lines_of(monkeypatch, lambda: plots.speed(updates))[0]) < 2 * whole
+
+
+@pytest.mark.slow
+def test_evaluations_are_on_the_page_with_their_intervals(tmp_path: Path) -> None:
+    evaluated = [result_at(0), result_at(20), given_up_at(30, "no worker"), result_at(40), result_at(0, name="<other>")]
+    updates = [update(version) for version in range(1, 41)]
+    page = html.write(config(tmp_path), updates, evaluations=evaluated).read_text(encoding="utf-8")
+    assert "Evaluation held-out" in page and "Mean reward of 200 prompts" in page and "Cross: given up." in page
+    assert "0.20 → 0.60" in page and "held-out, first and last of 3; best 0.60" in page
+    assert "&lt;other&gt;, evaluated once" in page and "<other>" not in page
+    only = html.write(config(tmp_path), [], evaluations=evaluated[:1]).read_text(encoding="utf-8")
+    assert "Evaluation held-out" in only and "No update" not in only
+
+
+def test_an_abandoned_result_is_in_no_curve(tmp_path: Path) -> None:
+    evaluated = [result_at(0), result_at(40), result_at(30, lineage=2)]
+    page = html.build(config(tmp_path), [update(1)], scores={}, evaluations=evaluated)
+    assert "0.20 → 0.50" in page and "first and last of 2" in page
+
+
+def drawn(curve: list[EvaluationResult]) -> Axes:
+    axes = Figure().subplots()
+    plots.held_out.__wrapped__(axes, curve)  # type: ignore[attr-defined]
+    return axes
+
+
+def test_a_held_out_curve_has_a_band_a_ring_and_crosses() -> None:
+    axes = drawn([result_at(0), result_at(20), given_up_at(30, "no worker")])
+    band = axes.collections[0].get_paths()[0].vertices
+    assert (band[:, 1].min(), band[:, 1].max()) == pytest.approx((0.14, 0.46))
+    ring, crosses = axes.lines[-2:]
+    assert [*ring.get_xdata(), *crosses.get_xdata()] == [20, 30]
+    assert axes.get_ylim() == (0, 1)
+    assert drawn([result_at(0, mean=-1.0, low=-2.0, high=0.0)]).get_ylim()[0] < -2
+    assert drawn([result_at(0, low=None, high=None)]).get_ylim() == (0, 1), "one prompt has no interval"
+    assert drawn([given_up_at(0, "no worker")]).get_ylim() == (0, 1)
+
+
+def test_each_evaluation_has_its_settings_and_none_has_none(tmp_path: Path) -> None:
+    several = [{"name": "a", "source": "a.jsonl", "environment": {}}, {"name": "b", "source": "b.jsonl"}]
+    page = html.build(configured(tmp_path, evaluation=several), [], scores={})
+    assert page.count("<h3>[[evaluation]]</h3>") == 2 and "<h3>[evaluation.environment]</h3>" in page
+    page = html.build(config(tmp_path), [], scores={})
+    assert "evaluation]" not in page and "<h3>[]</h3>" not in page

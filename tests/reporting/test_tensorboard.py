@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.evaluation.answered import given_up_at, result_at
 from tests.synthetic import update
 
 
@@ -11,10 +12,15 @@ def test_what_tensorboard_reads_is_what_was_measured(tmp_path: Path) -> None:
 
     from echo_queue.reporting import tensorboard
 
+    evaluated = [result_at(0), given_up_at(2, "no worker"), result_at(4, low=None, high=None)]
     for _ in range(2):
-        tensorboard.write([update(version, workers=None) for version in range(1, 6)], tmp_path / "tensorboard")
+        updates = [update(version, workers=None) for version in range(1, 6)]
+        tensorboard.write(updates, tmp_path / "tensorboard", evaluated)
     read = EventAccumulator(str(tmp_path / "tensorboard"))
     read.Reload()
     assert [event.step for event in read.Scalars("reward/mean")] == [1, 2, 3, 4, 5]
     assert read.Scalars("queue/backlog")[0].value == update(1).depths["backlog"]
     assert "queue/workers" not in read.Tags()["scalars"], "these updates are of a learner that did not say it"
+    assert [(event.step, round(event.value, 2)) for event in read.Scalars("held-out/mean")] == [(0, 0.2), (4, 0.24)]
+    assert [event.step for event in read.Scalars("held-out/low")] == [0]
+    assert len(read.Scalars("held-out/pass_at_4")) == 2

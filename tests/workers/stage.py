@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from tests.waiting import wait_until
 from tests.workers.worker_harness import WorkerHarness
 from workers.assignment import Assignment
 from workers.completer import GroupCompleter
+from workers.engines import Sampling
 from workers.environments.scorer import Scorer
 from workers.held_leases import HeldLeases
 from workers.prompt_encoder import PromptEncoder
@@ -29,7 +31,13 @@ class Stage:
         self.queue = WorkerQueue(Caller.connect(run.config, "worker"), Payloads(run.store, max_bytes=max_bytes))
         self.prompts = PromptEncoder.open(str(folder), run.config.model.max_prompt_tokens)
         self.completer = GroupCompleter(
-            run.config, "w1", self.queue, scorer=scorer, prompts=self.prompts, held=self.held
+            run.config,
+            "w1",
+            self.queue,
+            scorer=scorer,
+            prompts=self.prompts,
+            held=self.held,
+            returned=SimpleQueue(),
         )
         self.completer.start()
 
@@ -42,8 +50,8 @@ class Stage:
 
     def assignment(self, task: Task, row: PromptRow) -> Assignment:
         samples = [written(self.prompts, "3", "stop")] * self.config.rollout.group_size
-        limit = self.config.model.max_new_tokens
-        return Assignment(task, row, self.prompts.encode(row), 0, limit, samples=samples, lineage=self.run.lineage)
+        prompt, limit = self.prompts.encode(row), self.config.model.max_new_tokens
+        return Assignment(task, row, prompt, 0, limit, Sampling(), samples=samples, lineage=self.run.lineage)
 
     def submit(self, *assignments: Assignment) -> None:
         for assignment in assignments:

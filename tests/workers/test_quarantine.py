@@ -15,7 +15,7 @@ from echo_queue.records import PartialSample, Version
 from tests.waiting import DEADLINE_S
 from tests.workers.small import save_model
 from tests.workers.worker_harness import WorkerHarness, assert_generated_by, tensors_of
-from workers.engines import Engine, SampleKey, Sampling
+from workers.engines import Engine, SampleKey
 from workers.engines.transformers.engine import TransformersEngine
 
 torch.set_num_threads(1)
@@ -29,9 +29,8 @@ class Failing(TransformersEngine):
     failures = 1
 
     def __init__(self, folder: str, config: Config, stop_tokens: Sequence[int], how: str) -> None:
-        sampling = Sampling(config.rollout.temperature, stop_tokens=tuple(stop_tokens))
         longest = config.model.max_prompt_tokens + config.model.max_new_tokens
-        super().__init__(folder, Version(0, 0), config.model.dtype, longest, sampling)
+        super().__init__(folder, Version(0, 0), config.model.dtype, longest, stop_tokens)
         self.how = how
         self.loads: list[Version] = []
 

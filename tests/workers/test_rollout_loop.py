@@ -6,6 +6,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from echo_queue.errors import IDLE, ConfigError, DeadlineError, IdleError
 from echo_queue.queue import Lease, WorkerOrder
 from echo_queue.queue.pool_status import pools_of
 from echo_queue.queue.reasons import in_one_line
-from echo_queue.records import PartialGroup, PromptRow, PromptShard, Published, Task, Tokens, Version
+from echo_queue.records import NOTHING, PartialGroup, PromptRow, PromptShard, Published, Task, Tokens, Version
 from tests.queue.clients import Clients
 from tests.waiting import wait_until
 from tests.workers.small import save_model
@@ -27,7 +28,7 @@ from tests.workers.worker_harness import WorkerHarness, assert_generated_by, gen
 from workers import engines
 from workers.assignment import Assignment, seed_of
 from workers.completer import GroupCompleter
-from workers.engines import Engine
+from workers.engines import Engine, Sampling
 from workers.held_leases import HeldLeases
 from workers.leaser import weights_needed
 from workers.prompt_encoder import PromptEncoder
@@ -655,6 +656,23 @@ def lease(min_pv: int, published: Version, abandoned: bool = False) -> Lease:
 def test_weights_are_refreshed_only_for_a_task_that_needs_it() -> None:
     assert weights_needed(lease(4, Version(1, 7)), serving=Version(1, 4)) is None
     assert weights_needed(lease(5, Version(1, 7)), serving=Version(1, 4)) == Version(1, 5)
+
+
+def test_what_an_evaluation_asks_needs_no_newer_weights() -> None:
+    held_out = replace(task("held/1/0", min_pv=4), version=Version(1, 4))
+    mixed = lease(5, Version(1, 7))
+    assert weights_needed(replace(mixed, tasks=(held_out,)), serving=Version(1, 4), refresh=True) is None
+    assert weights_needed(replace(mixed, tasks=(held_out, *mixed.tasks)), serving=Version(1, 4)) == Version(1, 5)
+
+
+def test_an_environment_plays_the_same_session_for_every_version_that_is_evaluated() -> None:
+    def session(id: str, version: Version | None) -> int:
+        prompt = np.ones(3, np.int32)
+        asked = replace(task(id), version=version)
+        return Assignment(asked, PromptRow("x", {}), prompt, 0, 9, Sampling(), samples=[NOTHING]).session_seed(0)
+
+    assert session("held/1/1", Version(1, 4)) == session("held/2/1", Version(1, 7))
+    assert session("p/0/1", None) != session("p/1/1", None)
 
 
 def test_abandoned_weights_are_replaced_even_if_their_number_is_high_enough() -> None:

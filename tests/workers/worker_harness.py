@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from echo_queue.config import Config, toml_text
 from echo_queue.connections.connect import connect_store
 from echo_queue.launch.servers.serving import Services
-from echo_queue.queue import Chunk, PromptSet, RunRules, Status
+from echo_queue.queue import Chunk, PromptSet, RunRules, ScoredTask, Status
 from echo_queue.records import Group, Message, PromptRow, Published, Version
 from echo_queue.submission import shards
 from echo_queue.weights import Signer, WeightPublisher
@@ -22,7 +22,7 @@ from tests.fork_server import Program
 from tests.queue.clients import Clients
 from tests.waiting import wait_until
 from workers import engines
-from workers.environments.scorer import Scorer
+from workers.environments.scorer import Scorer, environments_of
 from workers.shutdown import Shutdown
 from workers.worker import work
 
@@ -70,10 +70,17 @@ class WorkerHarness:
         Clients.connected_as(self.config, "admin", self.store).configure(self.rules)
 
     def submit(self, prompts: Sequence[str | list[Message]], **columns: Any) -> None:
+        self._submit(PromptSet("p", "test"), prompts, columns)
+
+    def hold_out(self, name: str, prompts: Sequence[str], **columns: Any) -> None:
+        """Submits `prompts` as a set that is never trained."""
+        self._submit(PromptSet(name, "test", order="held_out"), prompts, columns)
+
+    def _submit(self, prompt_set: PromptSet, prompts: Sequence[str | list[Message]], columns: dict[str, Any]) -> None:
         submitter = Clients.connected_as(self.config, "submitter", self.store)
-        submitter.declare(PromptSet("p", "test"), [Chunk(0, 0, len(prompts))])
+        submitter.declare(prompt_set, [Chunk(0, 0, len(prompts))])
         rows = [PromptRow(prompt, columns) for prompt in prompts]
-        submitter.submit("p", 0, shards.write(self.store, "p", 0, 0, rows))
+        submitter.submit(prompt_set.name, 0, shards.write(self.store, prompt_set.name, 0, 0, rows))
 
     def learner_begins(self) -> None:
         """Begins a new lineage."""
@@ -106,6 +113,33 @@ class WorkerHarness:
         self.until(more, f"{groups} groups")
         self.queue.commit(self.lineage, f"to {drained[-1].task}", [group.task for group in drained])
         return drained
+
+    def evaluate(self, version: int, *sets: str) -> int:
+        """Begins a round that asks these held-out sets of a version; returns its number."""
+        number = self.queue.evaluate(self.lineage, Version(self.lineage, version), *sets)
+        assert number is not None, "another round is under way"
+        return number
+
+    def scored(self, prompts: int) -> list[ScoredTask]:
+        """Waits for so many prompts of the round to be answered, or to have failed."""
+        found: list[ScoredTask] = []
+
+        def more() -> bool:
+            self.queue.reclaim()
+            found.extend(self.queue.scored(self.lineage, found[-1].entry if found else ""))
+            return len(found) == prompts
+
+        self.until(more, f"{prompts} prompts of an evaluation")
+        return found
+
+    def answers(self, prompts: int) -> list[Group]:
+        """Waits for so many prompts of the round to be answered."""
+        return [one.group for one in self.scored(prompts) if one.group is not None]
+
+    def serves(self, number: int) -> bool:
+        """Returns whether each worker has reported that it serves this version."""
+        version = Version(self.lineage, number)
+        return all(one.heartbeat and one.heartbeat.version == version for one in self.status().workers)
 
     def end_leases(self) -> None:
         """Ends all leases and sweeps, as if `queue.lease_s` had passed without a renewal. No worker may be alive."""
@@ -149,13 +183,14 @@ class WorkerHarness:
         """Starts a worker in a thread of this process."""
 
         def run() -> None:
-            scorer = Scorer(self.config.environment)
+            scorers = [Scorer(one) for one in environments_of(self.config)]
             try:
-                work(self.config, name, scorer, self._shutdown, make_engine)
+                work(self.config, name, scorers, self._shutdown, make_engine)
             except BaseException as error:
                 self.errors.append(error)
             finally:
-                scorer.close()
+                for scorer in scorers:
+                    scorer.close()
 
         self._threads.append(threading.Thread(target=run, daemon=True))
         self._threads[-1].start()
@@ -199,7 +234,7 @@ def assert_generated_by(folder: Path, group: Group, temperature: float) -> None:
 
 
 def _settings(directory: Path, folder: Path, overrides: dict[str, Any]) -> dict[str, Any]:
-    settings: dict[str, dict[str, Any]] = {
+    settings: dict[str, Any] = {
         "run": {"name": "test", "dir": str(directory / "run")},
         "model": {"base": str(folder), "max_prompt_tokens": 64, "max_new_tokens": 16},
         "environment": {"kind": "function", "function": "tests.workers.rewards:matches_column"},
@@ -209,5 +244,5 @@ def _settings(directory: Path, folder: Path, overrides: dict[str, Any]) -> dict[
         "telemetry": {"heartbeat_s": 0.2},
     }
     for section, values in overrides.items():
-        settings[section] = settings.get(section, {}) | values
+        settings[section] = values if isinstance(values, list) else settings.get(section, {}) | values
     return settings

@@ -1,10 +1,14 @@
 """Draws one token per row, and computes the probability with which it was drawn."""
 
+from collections.abc import Iterable, Mapping, Sequence
+
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from workers.engines.protocol import Sampling
 
 BLOCK = 64
 BELOW_ONE = 1.0 - 2.0**-40
@@ -15,18 +19,40 @@ def uniforms(seed: int, count: int) -> npt.NDArray[np.float64]:
     return np.random.default_rng(seed).random(count)
 
 
-def draw(logits: Tensor, uniform: Tensor, temperature: float, top_p: float) -> tuple[Tensor, Tensor]:
-    """Samples by inverse CDF from softmax(logits / temperature), cut to the top-p nucleus and renormalised.
+def draw(logits: Tensor, uniform: Tensor, rows: Mapping[Sampling, Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Samples each row by inverse CDF from the distribution of its `Sampling`.
 
-    logits [R, V]; uniform [R] in [0, 1), float64. Returns tokens [R] int64 and their log-probabilities [R] float32.
-    A row's token depends on that row only.
+    logits [R, V]; uniform [R] in [0, 1), float64; `rows` has the numbers of the rows of each sampling. Returns tokens
+    [R] int64 and their log-probabilities [R] float32. A row's token depends on that row only.
     """
-    logits = logits.float()
+    if len(rows) == 1:
+        return _draw(logits, uniform, *rows)
+    tokens, logprobs = torch.empty_like(uniform, dtype=torch.long), torch.empty_like(uniform, dtype=torch.float32)
+    for sampling, numbers in rows.items():
+        those = torch.tensor(numbers, device=logits.device)
+        tokens[those], logprobs[those] = _draw(logits[those], uniform[those], sampling)
+    return tokens, logprobs
+
+
+def _draw(logits: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """Samples all rows from the distribution of one sampling."""
+    logits, temperature = logits.float(), sampling.temperature or 1.0
     logprobs = torch.log_softmax(logits if temperature == 1.0 else logits / temperature, dim=-1)
-    if top_p < 1.0:
-        return _draw_nucleus(logprobs, uniform, top_p)
+    if not sampling.temperature:
+        drawn, tokens = logprobs.max(-1)
+        return tokens, drawn
+    if sampling.top_p < 1.0:
+        return _draw_nucleus(logprobs, uniform, sampling.top_p)
     tokens = _invert(logprobs.exp(), uniform)
     return tokens, logprobs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+
+
+def rows_by_sampling(samplings: Iterable[Sampling]) -> dict[Sampling, list[int]]:
+    """Returns the numbers of the rows of each sampling, for `draw`."""
+    rows: dict[Sampling, list[int]] = {}
+    for row, sampling in enumerate(samplings):
+        rows.setdefault(sampling, []).append(row)
+    return rows
 
 
 def to_lists(tokens: Tensor, logprobs: Tensor) -> tuple[list[int], list[float]]:

@@ -1,19 +1,18 @@
 """The protocol of engines, which generate samples of prompts, many at once; the rollout loop uses nothing else of them.
 
-- A token's log-probability is that of the distribution it was drawn from: softmax(logits / temperature), cut to the
-  top-p nucleus and renormalised. At top_p = 1 a learner computes the same numbers as log_softmax(logits / temperature),
-  by which its ratio must divide.
+- A token's log-probability is that of the distribution it was drawn from (`Sampling`). At top_p = 1 a learner computes
+  the same numbers as log_softmax(logits / temperature), by which its ratio must divide.
 - Samples join and leave between steps (continuous batching). Weights change between steps as well: a running sample
   goes on with the new weights and keeps its key-value cache, or has all of it computed again (`http`); its spans name
   the version of each token. A sample added later reads nothing that was computed with older weights.
 - A `load` that raises `ConfigError` leaves the old version serving; after any other error the engine may hold parts of
   both versions.
-- A sample depends on its prompt, its seed, its partial rollout and the weights, not on the other samples in its batch.
+- A sample depends on its prompt, its seed, its sampling, its partial rollout and the weights, not on the other samples
+  in its batch, which may be sampled otherwise.
 - One thread uses an engine, except that any thread may read `sampled`, and several may call `holds` at once.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from echo_queue.records import NOTHING, PartialSample, Tokens, Version
@@ -27,13 +26,15 @@ PROBE_THREADS = 4
 """The threads that read and digest one large tensor when a swap is probed, while generation pauses."""
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """The sampling distribution. `stop_tokens` end a sample, as do those that the model's generation settings name."""
+class Sampling(NamedTuple):
+    """The distribution from which tokens are drawn: softmax(logits / temperature), cut to the top-p nucleus and
+    renormalised.
+
+    Temperature 0 is greedy: it takes the most likely token, whose log-probability is that in softmax(logits).
+    """
 
     temperature: float = 1.0
     top_p: float = 1.0
-    stop_tokens: tuple[int, ...] = ()
 
 
 class SampleKey(NamedTuple):
@@ -56,6 +57,7 @@ class SampleRequest(NamedTuple):
     seed: int
     limit: int
     partial_sample: PartialSample = NOTHING
+    sampling: Sampling = Sampling()
 
 
 class Engine(Protocol):

@@ -16,23 +16,22 @@ def create(config: Config, folder: str, version: Version, stop_tokens: Sequence[
     `stop_tokens`: those of the tokenizer.
     """
     rollout = config.rollout
-    sampling = Sampling(rollout.temperature, rollout.top_p, tuple(stop_tokens))
     longest = config.model.max_prompt_tokens + config.model.max_new_tokens
     if rollout.engine == "http":
-        return _http(config, folder, version, longest, sampling)
+        return _http(config, folder, version, longest, stop_tokens)
     if rollout.engine == "vllm":
         from workers.engines.vllm.engine import VllmEngine
         from workers.engines.vllm.setup import Capacity
 
         samples = rollout.concurrent_groups * rollout.group_size
         capacity = Capacity(samples, longest, config.model.dtype, rollout.gpu_memory_utilization)
-        return VllmEngine(folder, version, capacity, sampling, rollout.metrics_port)
+        return VllmEngine(folder, version, capacity, stop_tokens, rollout.metrics_port)
     from workers.engines.transformers.engine import TransformersEngine
 
-    return TransformersEngine(folder, version, config.model.dtype, longest, sampling)
+    return TransformersEngine(folder, version, config.model.dtype, longest, stop_tokens)
 
 
-def _http(config: Config, folder: str, version: Version, longest: int, sampling: Sampling) -> Engine:
+def _http(config: Config, folder: str, version: Version, longest: int, stop_tokens: Sequence[int]) -> Engine:
     from echo_queue.connections.secrets import engine_key
     from workers.engines.http.engine import HttpEngine
     from workers.engines.http.server_weights import ServerAccess
@@ -41,4 +40,12 @@ def _http(config: Config, folder: str, version: Version, longest: int, sampling:
     assert http.weights_dir is not None  # the configuration was checked
     samples = rollout.concurrent_groups * rollout.group_size
     access = ServerAccess(http.url, engine_key(), http.weights_dir, http.deadline_s, http.checksums, samples)
-    return HttpEngine(folder, version, access, dtype=config.model.dtype, longest=longest, sampling=sampling)
+    return HttpEngine(
+        folder,
+        version,
+        access,
+        dtype=config.model.dtype,
+        longest=longest,
+        trial=Sampling(rollout.temperature, rollout.top_p),
+        stop_tokens=stop_tokens,
+    )

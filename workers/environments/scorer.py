@@ -22,7 +22,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from contextlib import suppress
 
-from echo_queue.config import INTERACTIVE
+from echo_queue.config import INTERACTIVE, Config
 from echo_queue.config import Environment as EnvironmentConfig
 from echo_queue.errors import ConfigError, DeadlineError, EchoQueueError, Problem
 from echo_queue.queue.counts import counted
@@ -47,6 +47,19 @@ CANCEL_S = 5.0
 """The longest time until a process confirms that it has cancelled a call; after that it hangs."""
 LOOK_S = 0.1
 """The time between two looks at deadlines."""
+
+
+def environments_of(config: Config) -> list[EnvironmentConfig]:
+    """Returns the distinct environments of a run: that of training, then those that only evaluations have.
+
+    A worker has a scorer for each of them from its start on, so that one that cannot be made is refused before the
+    first lease and not in the middle of the run.
+    """
+    found = [config.environment]
+    for evaluation in config.evaluation:
+        if (environment := config.environment_of(evaluation.name)) not in found:
+            found.append(environment)
+    return found
 
 
 def most_processes(config: EnvironmentConfig) -> int:

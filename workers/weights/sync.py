@@ -98,8 +98,8 @@ class WeightSync:
         self._watcher.start()
 
     @property
-    def waiting(self) -> bool:
-        """True while newer weights than the engine's are staged."""
+    def waiting(self) -> Version | None:
+        """The version whose weights are staged, newer than the engine's, if there is one."""
         return self._watcher.staged
 
     @property

@@ -114,9 +114,9 @@ class WeightWatcher(threading.Thread):
             raise self._failure
 
     @property
-    def staged(self) -> bool:
-        """True while staged weights wait to be taken."""
-        return self._staged is not None
+    def staged(self) -> Version | None:
+        """The version whose weights are staged and wait to be taken, if there is one."""
+        return None if (staged := self._staged) is None else staged.published.version
 
     def take(self) -> Staged | None:
         """Returns the newest weights staged since the last call, if any. The caller leaves their `with` block soon."""

@@ -3,12 +3,13 @@
 from pathlib import Path
 
 from echo_queue.cli.inspect.audit import found_or_last
-from echo_queue.cli.inspect.live.watcher import last_word, monitor
+from echo_queue.cli.inspect.live.watcher import last_word, monitor, monitor_caller
 from echo_queue.cli.inspect.show import newest_answers
 from echo_queue.config import Config
 from echo_queue.errors import Problem, ServiceError
-from echo_queue.queue import Audit, Monitor
+from echo_queue.queue import Audit, Evaluations, Monitor
 from echo_queue.reporting import results
+from echo_queue.reporting.evaluation_record import EvaluationRecord
 from echo_queue.reporting.run_record import RunRecord
 
 
@@ -27,7 +28,14 @@ def write(config: Config) -> Path:
     if queue is None and not updates and not last_word(config):
         what = f"there is no metrics.jsonl in {config.run.dir}, and {away.problems[0].what}"
         raise ServiceError(Problem("report", what, away.problems[0].fix))
-    return results.write(config, updates, audit=_audit(config, queue), answers=newest_answers(config))
+    told = Evaluations(monitor_caller(config)) if queue else None
+    return results.write(
+        config,
+        updates,
+        audit=_audit(config, queue),
+        answers=newest_answers(config),
+        evaluations=EvaluationRecord(config.run.dir).read(told),
+    )
 
 
 def _audit(config: Config, queue: Monitor | None) -> Audit | None:

@@ -81,6 +81,7 @@ def _document(config: Config, watcher: RunWatcher, status: Status) -> StatusDocu
         dead=watcher.dead,
         pools=pools_of(status.workers),
         failed_sets=watcher.failed,
+        evaluations=watcher.evaluations,
     )
 
 

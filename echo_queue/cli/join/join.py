@@ -8,7 +8,9 @@ import platform
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -124,9 +126,9 @@ def _find_peers(guest: Guest, invitation: Invitation, home: Home) -> None:
     print_problems(machine.peer_warnings(guest.peers()), sign=WARNING)
 
 
-def _settings(invitation: Invitation, home: Home, *, reachable: bool) -> dict[str, dict[str, object]]:
+def _settings(invitation: Invitation, home: Home, *, reachable: bool) -> dict[str, Any]:
     """Returns the worker's configuration: the run's settings, and those of this machine."""
-    settings = {section: dict(values) for section, values in invitation.settings.items()}
+    settings: dict[str, Any] = deepcopy(invitation.settings)
     settings.setdefault("run", {}).update(name=invitation.run, dir=str(home.path / "run"))
     user = worker_user(invitation.run, invitation.id)
     settings.setdefault("redis", {}).update(url=invitation.redis_url, username=user)

@@ -24,14 +24,14 @@ from echo_queue.cli.output import print_json
 from echo_queue.cli.run import placement, preflight
 from echo_queue.cli.run.preflight import For
 from echo_queue.config import loading
-from echo_queue.config.keys import Key, OnlyWith, Words, fields_of
+from echo_queue.config.keys import Key, OnlyWith, Words, fields_of, is_list
 from echo_queue.config.toml_text import value_text
 from echo_queue.connections.endpoints import EMBEDDED, START_EMBEDDED, services_dir
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.launch.problem_output import WARNING, print_problems
-from echo_queue.queue.counts import counted
+from echo_queue.queue.counts import counted, duration
 from echo_queue.queue.run_rules import RULE_KEYS
-from echo_queue.submission.declaration import check_first_rows, first_prompts
+from echo_queue.submission.declaration import check_first_rows, chosen, first_prompts
 
 LEAST_FREE_BYTES = 1 << 30
 WITHOUT_DEFAULT = frozenset({"run", *(f"run.{key}" for key in loading.STAND_INS)})
@@ -45,11 +45,12 @@ WRONG_STORE = {"store.url", "store.bucket"}
 HEADER = """# Configuration
 
 One TOML file describes a run. An environment variable overrides a key: `ECHO_QUEUE_STALENESS__S=2` means `s = 2` in
-`[staleness]`. So does a flag, for one command and all that it starts: `echo-queue run my.toml --staleness.s=2`. Tables
-and lists are written as in TOML or JSON. Secrets are never in the file ([rights](rights.md#secrets)). Relative paths
-start at the directory in which the command is started. `echo-queue config check CONFIG` reports at once all that would
-end a run here: keys, model, packages, the environment's function, prompts and their columns, services. With
-`--for worker`, `learner` or `submitter` it asks only for what that machine does.
+`[staleness]`. So does a flag, for one command and all that it starts: `echo-queue run my.toml --staleness.s=2`. A
+number names one of the sections `[[evaluation]]`, of which 0 is the first: `--evaluation.0.samples=4`. Tables and lists
+are written as in TOML or JSON. Secrets are never in the file ([rights](rights.md#secrets)). Relative paths start at the
+directory in which the command is started. `echo-queue config check CONFIG` reports at once all that would end a run
+here: keys, model, packages, the environment's function, prompts and their columns, services. With `--for worker`,
+`learner` or `submitter` it asks only for what that machine does.
 
 The column "machines" says what a machine of workers needs. A *shared* key has one value for all workers of a run, and
 an [invitation](join.md) brings it along; an *own* key has a value for each machine, which no invitation sets. A *rule*
@@ -129,7 +130,8 @@ def check(path: Path, role: For, *, as_json: bool) -> int:
     print_problems(warnings, sign=WARNING)
     if not problems:
         found = f"nothing ends it, with {counted(len(warnings), 'warning')} above" if warnings else "no problems found"
-        Console(highlight=False).print(f"[green]✓[/] {escape(str(path))}: {found}", soft_wrap=True)
+        for line in (f"{path}: {found}", *_evaluation_lines(config, role)):
+            Console(highlight=False).print(f"[green]✓[/] {escape(line)}", soft_wrap=True)
         if config and role in (For.run, For.submitter):
             _show_prompts(config)
     return 2 if problems else 0
@@ -141,6 +143,16 @@ def _show_prompts(config: configuration.Config) -> None:
         for number, text in enumerate(first_prompts(config), start=1):
             shown = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
             print(f"  prompt {number}, as the model reads it:\n{textwrap.indent(shown, '    | ', lambda line: True)}")
+
+
+def _evaluation_lines(config: configuration.Config | None, role: For) -> Iterator[str]:
+    """Yields what is evaluated, and when, where the first prompts of each evaluation were checked."""
+    for evaluation in config.evaluation if config and role in (For.run, For.submitter) else ():
+        every = [counted(evaluation.every_updates, "update")] if evaluation.every_updates else []
+        every += [duration(evaluation.every_s)] if evaluation.every_s else []
+        when = f"before the first update, every {' or '.join(every)}," if every else "before the first update"
+        answers = counted(evaluation.samples, "answer")
+        yield f"evaluation {evaluation.name}: {answers} to each prompt of {evaluation.source}, {when} and at the end"
 
 
 def _unprepared(config: configuration.Config, role: For) -> Iterator[Problem]:
@@ -159,11 +171,12 @@ def _absent_source(config: configuration.Config, role: For) -> Iterator[Problem]
     """Warns of a source that cannot be read in a run that has made updates, which may need it no more."""
     if role not in (For.run, For.submitter) or not (config.run.dir / "metrics.jsonl").exists():
         return
-    try:
-        check_first_rows(config)
-    except EchoQueueError as error:
-        for problem in error.problems:
-            yield replace(problem, fix=f"{problem.fix}; a run that has its prompts already goes on without it")
+    for prompts in chosen(config):
+        try:
+            check_first_rows(config, prompts)
+        except EchoQueueError as error:
+            for problem in error.problems:
+                yield replace(problem, fix=f"{problem.fix}; a run that has its prompts already goes on without it")
 
 
 def reference() -> str:
@@ -173,9 +186,10 @@ def reference() -> str:
 
 def _section(model: type[BaseModel], above: Key | None = None) -> Iterator[str]:
     found = tuple(fields_of(model, above))
-    keys = [key for key in found if key.section is None]
+    sections = [key for key in found if key.section and not key.optional]  # an optional one has another's keys
+    keys = [key for key in found if key not in sections]
     if above:
-        yield f"\n## `[{above.path}]`\n\n"
+        yield f"\n## `{f'[[{above.path}]]' if is_list(above.field.annotation) else f'[{above.path}]'}`\n\n"
         yield f"{' '.join(model.__doc__.split())}\n\n" if model.__doc__ else ""
     if keys:
         yield "| key | type | default | machines | meaning |\n| --- | --- | --- | --- | --- |\n"
@@ -184,7 +198,7 @@ def _section(model: type[BaseModel], above: Key | None = None) -> Iterator[str]:
         yield f"| `{name}` | {_type(key.field)} | {_default(key.field)} | {_machines(key)} | {_meaning(key)} |\n"
     for key in keys:
         yield from _words(key)
-    for key in found:
+    for key in sections:
         if key.section:
             yield from _section(key.section, key)
 
@@ -230,6 +244,7 @@ def _number(value: float) -> str:
 
 def _name(annotation: Any) -> str:
     names = {str: "text", int: "integer", float: "number", bool: "true or false", Path: "path", type(None): ""}
+    names |= {configuration.Environment: "section"}
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return " or ".join(f'`"{value}"`' for value in arguments)

@@ -16,11 +16,13 @@ from echo_queue.cli.inspect.show import newest_answers
 from echo_queue.config import Config
 from echo_queue.connections.endpoints import EMBEDDED
 from echo_queue.errors import AGAIN, DONE, HOPELESS, EchoQueueError
+from echo_queue.evaluation.results import curves
 from echo_queue.launch.problem_output import WARNING, print_problems, print_wrapped
 from echo_queue.queue import Audit, Status
 from echo_queue.queue.counts import agreeing, counted, duration, short
 from echo_queue.queue.dead_causes import LOOKED_AT, DeadCause, causes
 from echo_queue.reporting import metrics, outcome, results
+from echo_queue.reporting.evaluation_record import EvaluationRecord
 from echo_queue.submission.declaration import changed_source, left_as_it_is
 
 REASONS = 3
@@ -88,6 +90,7 @@ def _result(config: Config, end: End, summary: metrics.Summary, path: Path) -> I
         yield _figures_line(config, summary)
     else:
         yield f"[bold]{name}[/]: [red]nothing was trained[/]; the model is the base model"
+    yield from _evaluation_lines(config)
     yield sentence(end.audit)
     if end.audit.dead:
         yield from _dead_lines(end, path)
@@ -107,6 +110,15 @@ def _figures_line(config: Config, summary: metrics.Summary) -> str:
         f"mean lag {summary.mean_lag:.2f} (of tokens {summary.token_lag:.2f}, largest {summary.max_lag}, bound "
         f"{config.staleness.s}); learner idle {summary.idle_share:.0%}"
     )
+
+
+def _evaluation_lines(config: Config) -> Iterator[str]:
+    """Yields the first and the last result of each evaluation."""
+    for evaluation, curve in sorted(curves(EvaluationRecord(config.run.dir).read()).items()):
+        if answered := [result for result in curve if result.mean is not None and not result.given_up]:
+            first, last = answered[0], answered[-1]
+            before = f"{first.mean:.2f} at version {first.version} → " if len(answered) > 1 else ""
+            yield f"{escape(evaluation)}: {before}[bold]{escape(last.figure)}[/] at version {last.version}"
 
 
 def _dead_lines(end: End, path: Path) -> Iterator[str]:
@@ -151,7 +163,7 @@ def print_finished(config: Config, end: outcome.Outcome) -> None:
     _print_paths(console, config, config.run.dir / "report.html")
     console.print(f"  To run it again from scratch, {_from_scratch(config)}.", markup=False)
     if (digest := end.sets.get(config.prompts.set)) and changed_source(config, digest):
-        print_problems([left_as_it_is(config, "it has changed since")], sign=WARNING)
+        print_problems([left_as_it_is(config, config.prompts, "it has changed since")], sign=WARNING)
 
 
 def _from_scratch(config: Config) -> str:

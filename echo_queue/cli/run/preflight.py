@@ -74,8 +74,10 @@ def problems(config: Config, role: For = For.run) -> Iterator[Problem]:
         what = 'is "cuda", but torch was built without CUDA here'
         yield Problem("learner.device", what, 'install a CUDA build of torch, or write "auto" or "cpu"')
     if role in (For.run, For.worker):
-        yield from _code(config.environment)
-        if any(reward.judge for reward in config.environment.reward_functions.values()):
+        for section, environment in _environments(config):
+            yield from _code(section, environment)
+        environments = [environment for _, environment in _environments(config)]
+        if any(reward.judge for one in environments for reward in one.reward_functions.values()):
             yield from _key_of_judges()
     if role is For.run:
         yield from _ports(config)
@@ -93,9 +95,10 @@ def _who_needs(environment: Environment) -> dict[str, str]:
     return named_code(environment) | {f"{TABLES}.{name}.judge.prompt": f"the judge {name}" for name in sorted(judges)}
 
 
-def _code(environment: Environment) -> Iterator[Problem]:
-    """Looks up the user's own functions or classes in the text of their modules."""
-    for where, reference in named_code(environment).items() if environment.kind in NAMED else ():
+def _code(section: str, environment: Environment) -> Iterator[Problem]:
+    """Looks up the user's own functions or classes, which an environment names, in the text of their modules."""
+    for key, reference in named_code(environment).items() if environment.kind in NAMED else ():
+        where = section + key.removeprefix("environment")
         function = definition(where, reference)
         if isinstance(function, Problem):
             yield function
@@ -122,12 +125,26 @@ def _key_of_judges() -> Iterator[Problem]:
 
 
 def warnings(config: Config, role: For = For.run) -> Iterator[Problem]:
-    """Warns of modules beside the user's own that no process imports, since a package has their name."""
-    of_worker = named_code(config.environment).values() if role in (For.run, For.worker) else ()
-    own = next(iter(of_worker), "") or (config.learner.loss if role in (For.run, For.learner) else "")
+    """Warns of modules beside the user's own that no process imports, since a package has their name, and of prompts
+    that are held out and trained."""
+    functions = [reference for _, one in _environments(config) for reference in named_code(one).values()]
+    own = next(filter(None, functions), "") if role in (For.run, For.worker) else ""
+    own = own or (config.learner.loss if role in (For.run, For.learner) else "")
     if own and (names := [file.name for file in module_search.hidden()]):
         what = f"{', '.join(names)} in this folder cannot be imported: installed packages have these names"
         yield Problem(own, what, "rename what your function imports; the rest may stay")
+    if role in (For.run, For.submitter):
+        from echo_queue.submission.overlap import trained_too
+
+        yield from trained_too(config)
+
+
+def _environments(config: Config) -> Iterator[tuple[str, Environment]]:
+    """Yields the run's environment, and the own one of each evaluation that has one, with its section's path."""
+    yield "environment", config.environment
+    for number, evaluation in enumerate(config.evaluation):
+        if evaluation.environment is not None:
+            yield f"evaluation[{number}].environment", evaluation.environment
 
 
 def _ports(config: Config) -> Iterator[Problem]:
@@ -143,18 +160,18 @@ def _prompts(config: Config, role: For) -> Iterator[Problem]:
 
     A run that has made updates may need its source no more; whether it does is seen when it submits.
     """
-    from echo_queue.submission.declaration import check_first_rows
+    from echo_queue.submission.declaration import check_first_rows, chosen, in_section
 
-    try:
-        rows = check_first_rows(config)
-    except UnfitPromptError as error:
-        yield from error.problems
-        return
-    except EchoQueueError as error:
-        yield from () if (config.run.dir / "metrics.jsonl").exists() else error.problems
-        return
-    if rows:
-        yield from _columns(config, role, _shared(rows))
+    for prompts in chosen(config):
+        try:
+            rows = check_first_rows(config, prompts)
+        except UnfitPromptError as error:
+            yield from error.problems
+        except EchoQueueError as error:
+            yield from () if (config.run.dir / "metrics.jsonl").exists() else error.problems
+        else:
+            found = _columns(config.environment_of(prompts.set), role, _shared(rows)) if rows else ()
+            yield from (in_section(config, prompts.set, problem) for problem in found)
 
 
 def _model(config: Config, role: For) -> Iterator[Problem]:
@@ -214,10 +231,10 @@ def _packages(config: Config, role: For) -> Iterator[Problem]:
 
 def _of_worker(config: Config) -> Iterator[tuple[str, str, str]]:
     """Yields (package, the key that needs it, the extra that brings it)."""
-    kind = config.environment.kind
-    if kind in ENVIRONMENT_PACKAGES:
-        package, extra = ENVIRONMENT_PACKAGES[kind]
-        yield package, "environment.kind", extra
+    for section, environment in _environments(config):
+        if environment.kind in ENVIRONMENT_PACKAGES:
+            package, extra = ENVIRONMENT_PACKAGES[environment.kind]
+            yield package, f"{section}.kind", extra
     if config.rollout.engine == "vllm":
         yield "vllm", "rollout.engine", "vllm"
 
@@ -227,24 +244,24 @@ def _shared(rows: "Sequence[PromptRow]") -> list[str]:
     return sorted(set.intersection(*(set(row.columns) for row in rows)))
 
 
-def _columns(config: Config, role: For, columns: Sequence[str]) -> Iterator[Problem]:
+def _columns(environment: Environment, role: For, columns: Sequence[str]) -> Iterator[Problem]:
     """Compares what the reward needs with the columns of the prompts."""
     from echo_queue.submission.needed_columns import TAKEN, arguments_of, needed_columns
 
     has = f"the prompts have {', '.join(columns) or 'no column but the prompt'}"
-    needed = needed_columns(config.environment)
+    needed = needed_columns(environment)
     if needed.any_of and not set(needed.any_of) & set(columns):
         what = f"math compares with a column {' or '.join(needed.any_of)}; {has}"
         yield Problem("environment.kind", what, "rename the column that holds the answer")
     if taken := needed.taken(columns):
         what = f"the prompts have a column {', '.join(taken)}, {TAKEN}"
         yield Problem("prompts.source", what, "rename that column")
-    kind = config.environment.kind
+    kind = environment.kind
     if missing := [name for name in GENERATED.get(kind, ()) if name not in columns]:
         what = f'is "{kind}", which scores the prompts of its own sets alone (columns {", ".join(missing)}); {has}'
         fix = 'for prompts of your own write kind = "function", with a reward function, "math" or another one'
         yield Problem("environment.kind", what, f"{fix}; or name {kind}:… as prompts.source")
-    for where, reference in _who_needs(config.environment).items():
+    for where, reference in _who_needs(environment).items():
         if missing := [name for name, by in needed.each.items() if by == reference and name not in columns]:
             what = f"{reference} needs the columns {', '.join(missing)}; {has}"
             yield Problem(where, what, "rename the columns of the prompts, or what asks for them")

@@ -318,7 +318,8 @@ def _all_died_of_other_prompts(config: Config) -> bool:
         return False
     status, sets = queue.figures(), queue.digests()
     made = status.counts.get("completed", 0) or status.trained
-    if made or not status.dead or list(sets) != [config.prompts.set]:
+    trained = [name for name in sets if config.evaluation_of(name) is None]
+    if made or not status.dead or trained != [config.prompts.set]:
         return False
     return changed_source(config, sets[config.prompts.set])
 

@@ -59,7 +59,7 @@ class Home:
         path = self.path / f"{self._id}.grant"
         return token.open_grant(path.read_bytes()) if path.exists() else None
 
-    def keep_settings(self, settings: Mapping[str, Mapping[str, Any]], authority: str) -> None:
+    def keep_settings(self, settings: Mapping[str, Any], authority: str) -> None:
         """Writes the configuration, and the certificates by which Redis is known."""
         if authority:
             self._write(AUTHORITY, authority)

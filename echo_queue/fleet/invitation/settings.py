@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from echo_queue.config import Config
-from echo_queue.config.keys import WORKERS, keys_of
+from echo_queue.config.keys import WORKERS, fields_of, keys_of
 from echo_queue.config.model import NAMED
 from echo_queue.connections.endpoints import EMBEDDED
 from echo_queue.errors import Problem
@@ -18,45 +18,72 @@ from echo_queue.errors import Problem
 TRAVEL = tuple(key.path for key in keys_of(Config) if key.whose is WORKERS)
 """The keys that a token may have."""
 SECTIONS = {key.parent for key in keys_of(Config)}
+LISTED = {key.path for key in fields_of(Config) if key.listed}
 TLS_FIX = "serve Redis over TLS and name it rediss://host:port/db, with redis.ca_file if its authority is your own"
 
 
-def shared(config: Config) -> dict[str, dict[str, Any]]:
+def shared(config: Config) -> dict[str, Any]:
     """Returns the settings of `config` that its workers share, as far as they are no defaults."""
-    given = config.model_dump(mode="json", exclude_defaults=True)
-    kept = {
-        section: {key: value for key, value in values.items() if not any(foreign({section: {key: value}}))}
-        for section, values in given.items()
-    }
+    kept = _travelling(config.model_dump(mode="json", exclude_defaults=True))
     return {section: values for section, values in kept.items() if values}
+
+
+def _travelling(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Returns those of the settings that a token may have. `above`: the path of the section that has them."""
+    kept: dict[str, Any] = {}
+    for name, value in settings.items():
+        path = f"{above}{name}"
+        if path in SECTIONS and isinstance(value, Mapping):
+            kept[name] = _travelling(value, f"{path}.")
+        elif path in LISTED:
+            kept[name] = [_travelling(table, f"{path}.") for table in value]
+        elif path in TRAVEL:
+            kept[name] = value
+    return kept
 
 
 def foreign(settings: Mapping[str, Any], above: str = "") -> Iterator[str]:
     """Yields the keys of a token that no token may have. `above`: the path of the section that has these settings."""
     for name, value in settings.items():
         path = f"{above}{name}"
-        if path in SECTIONS and isinstance(value, Mapping):
-            yield from foreign(value, f"{path}.")
-        elif path not in TRAVEL:
-            yield path
+        listed = path in LISTED and isinstance(value, list)
+        for table in value if listed else (value,):
+            if path in SECTIONS and isinstance(table, Mapping) and listed == (path in LISTED):
+                yield from foreign(table, f"{path}.")
+            elif path not in TRAVEL:
+                yield path
 
 
-def code_named(settings: Mapping[str, Mapping[str, Any]]) -> str:
-    """Returns the code that a worker with these settings would run (`module:name`), or an empty text if it is ours."""
-    environment = settings.get("environment", {})
-    if environment.get("kind") not in NAMED:
-        return ""
-    tables = environment.get("rewards")
-    own = [environment, *(tables.values() if isinstance(tables, Mapping) else ())]
-    return ", ".join(str(one["function"]) for one in own if isinstance(one, Mapping) and one.get("function"))
+def code_named(settings: Mapping[str, Any]) -> str:
+    """Returns the code that a worker with these settings would run (`module:name`), or an empty text if it is ours.
+
+    `settings`: those of a token, of which none is foreign.
+    """
+    own = [
+        one
+        for environment in _environments(settings)
+        if environment.get("kind") in NAMED
+        for one in (environment, *_reward_tables(environment))
+    ]
+    return ", ".join(dict.fromkeys(str(one["function"]) for one in own if one.get("function")))
 
 
-def judges_named(settings: Mapping[str, Mapping[str, Any]]) -> str:
+def judges_named(settings: Mapping[str, Any]) -> str:
     """Returns the addresses to which a worker with these settings would send answers and its key of judges."""
-    tables = settings.get("environment", {}).get("rewards")
-    own = [table for table in tables.values() if isinstance(table, Mapping)] if isinstance(tables, Mapping) else []
-    judges = [table.get("judge") for table in own]
-    return ", ".join(str(one.get("url")) for one in judges if isinstance(one, Mapping))
+    tables = [table for environment in _environments(settings) for table in _reward_tables(environment)]
+    judges = [table["judge"] for table in tables if isinstance(table.get("judge"), Mapping)]
+    return ", ".join(dict.fromkeys(str(one.get("url")) for one in judges))
+
+
+def _environments(settings: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Returns the environment of the run and those of its evaluations."""
+    scored = (settings, *settings.get("evaluation", ()))
+    return [table["environment"] for table in scored if "environment" in table]
+
+
+def _reward_tables(environment: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    tables = environment.get("rewards")
+    return [table for table in tables.values() if isinstance(table, Mapping)] if isinstance(tables, Mapping) else []
 
 
 def uninviting(config: Config) -> Iterator[Problem]:

@@ -68,8 +68,8 @@ class Invitation(Document):
     """The end of the invitation, by the clock of Redis."""
     model_bytes: int = 0
     """The size of the model in the store; 0 if it is not known."""
-    settings: dict[str, dict[str, Any]] = {}
-    """The run's settings that its workers share, by section."""
+    settings: dict[str, dict[str, Any] | list[dict[str, Any]]] = {}
+    """The run's settings that its workers share, by section; of a listed section (`[[…]]`) those of each."""
 
 
 @dataclass(frozen=True)

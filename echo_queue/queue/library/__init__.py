@@ -11,7 +11,19 @@ NAME = "echo_queue_1"
 FOLDER = files(__name__)
 SHARED = ("state", "curriculum", "backlog", "worker", "cancellation")
 """Files whose local functions later files use, hence in this order."""
-ALONE = ("submission", "completion", "partials", "learner", "peers", "lease_expiry", "operator", "fleet", "monitor")
+ALONE = (
+    "submission",
+    "leasing",
+    "completion",
+    "partials",
+    "learner",
+    "evaluation",
+    "peers",
+    "lease_expiry",
+    "operator",
+    "fleet",
+    "monitor",
+)
 """Files in blocks of their own, because Lua allows 200 local names at a time."""
 FILES = (*SHARED, *ALONE)
 

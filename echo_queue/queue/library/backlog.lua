@@ -2,6 +2,8 @@
 
 -- Bits that one command sets: each takes four words of it, for which Lua's stack has room.
 local BITS_AT_ONCE = 500
+-- The order of a set that is never trained.
+local HELD_OUT = 'held_out'
 
 local function load_set(run, name)
   local set = hash(run.K['set:' .. name])
@@ -158,7 +160,7 @@ end
 -- them at the end.
 local function dispatch(run)
   local tasks = run.admitted
-  if run.longest_first and #tasks > 1 then
+  if #tasks > 1 and run.longest_first then
     predict_lengths(run, tasks)
     mark_long(tasks)
     for place, task in ipairs(tasks) do task.place = place end

@@ -53,6 +53,32 @@ local function note_sent(run, worker, place)
   redis.pcall('XADD', run.K['sent:' .. worker], 'MAXLEN', '~', kept, place, 'g', '')
 end
 
+-- Moves a task to the stream of those that are done, with what its worker reports, and notes its new place. Returns that.
+local function move_done(run, stream, task, worker, group)
+  local place = enter(run, stream, task, 'worker', worker, 'oldest', group.oldest, 'newest', group.newest,
+    'samples', group.samples, 'tokens', group.tokens, 'reward', group.reward, group.kind, group.payload)
+  local made_by = ' by ' .. worker .. ' attempt ' .. group.attempt
+  local versions = ' versions ' .. group.oldest .. '..' .. group.newest .. ' lineage ' .. group.lineage
+  local words = stream == 'scored' and made_by or versions .. made_by .. (group.kind == 'ref' and ' in store' or '')
+  redis.call('HSET', run.K.open, task.id, stream .. ' ' .. place .. words)
+  return place
+end
+
+-- Returns the outcome of a group that answers a task of the round under way. Only the round's version may have drawn it.
+local function answer(run, worker, group, entry)
+  local task = read(run, 'evaluation', entry)
+  if not task or task.id ~= group.id then return 'unknown' end
+  local version, lineage = tonumber(task.pv), tonumber(task.lineage)
+  if group.oldest ~= version or group.newest ~= version or group.lineage ~= lineage then
+    if held_by(run, 'evaluation', entry, worker) then expire(run, group.id, HANDED_BACK) end
+    return 'mixed'
+  end
+  note_sent(run, worker, move_done(run, 'scored', task, worker, group))
+  clear(run, 'evaluation', entry, group.id, true)
+  drop_partial(run, group.id)
+  return 'answered'
+end
+
 local function complete_one(run, worker, group, suspended)
   local id, oldest, newest, lineage = group.id, group.oldest, group.newest, group.lineage
   local stream, entry, rest, first = place_of(run, id)
@@ -60,8 +86,10 @@ local function complete_one(run, worker, group, suspended)
   if first then
     return first.worker == worker and first.attempt == group.attempt and 'repeated' or 'duplicate'
   end
+  if stream == 'scored' then return 'duplicate' end -- it has failed in all attempts
   if stream == 'dead' and rest == BY_HAND then return 'dead' end
   if suspended then return 'suspended' end
+  if stream == 'evaluation' then return answer(run, worker, group, entry) end
   if run.v - oldest > run.s or abandoned(run, lineage, newest) then
     if is_task(stream) and held_by(run, stream, entry, worker) then
       note_version(run, id, oldest)
@@ -75,10 +103,7 @@ local function complete_one(run, worker, group, suspended)
     return 'unknown'
   end
   task.lineage = lineage
-  local place = enter(run, 'replay', task, 'worker', worker, 'oldest', oldest, 'newest', newest,
-    'samples', group.samples, 'tokens', group.tokens, 'reward', group.reward, group.kind, group.payload)
-  redis.call('HSET', run.K.open, id, 'replay ' .. place .. ' versions ' .. oldest .. '..' .. newest .. ' lineage ' .. lineage
-    .. ' by ' .. worker .. ' attempt ' .. group.attempt .. (group.kind == 'ref' and ' in store' or ''))
+  local place = move_done(run, 'replay', task, worker, group)
   redis.call('ZADD', run.K.ready, oldest, place .. ' ' .. id)
   note_sent(run, worker, place)
   clear(run, stream, entry, id, task.late == '0')
@@ -96,7 +121,7 @@ local function tell_arrived(run, added)
 end
 
 -- What the tallies call the outcome of a completion; `repeated` is accepted already, and counted.
-local OUTCOMES = { accepted = 'completed', spilled = 'spilled', duplicate = 'duplicate', late = 'late_completion',
+local OUTCOMES = { accepted = 'completed', answered = 'answered', mixed = 'mixed_completion', spilled = 'spilled', duplicate = 'duplicate', late = 'late_completion',
   dead = 'dead_completion', unknown = 'unknown', suspended = 'suspended_completion' }
 
 -- args: worker id attempt oldest newest lineage samples tokens reward group|ref payload, and the same of each further group.
@@ -106,18 +131,18 @@ local function complete(keys, args)
   local worker = own_name(run, args[1])
   local suspended = is_suspended(run, worker)
   refuse_unless(#args % 10 == 1, 'a group is told of in ten words')
-  local groups, outcomes, counts = {}, {}, { accepted = 0, spilled = 0 }
+  local groups, outcomes, counts = {}, {}, { accepted = 0, answered = 0, spilled = 0 }
   for at = 2, #args, 10 do groups[#groups + 1] = reported_group(run, args, at) end
   for place, group in ipairs(groups) do
     local outcome = complete_one(run, worker, group, suspended)
     counts[outcome] = (counts[outcome] or 0) + 1
-    if outcome == 'accepted' and group.kind == 'ref' then counts.spilled = counts.spilled + 1 end
-    outcomes[place] = outcome == 'repeated' and 'accepted' or outcome
+    if (outcome == 'accepted' or outcome == 'answered') and group.kind == 'ref' then counts.spilled = counts.spilled + 1 end
+    outcomes[place] = (outcome == 'repeated' or outcome == 'answered') and 'accepted' or outcome
   end
   for outcome, times in pairs(counts) do
     if OUTCOMES[outcome] then tally(run, OUTCOMES[outcome], times) end
   end
-  if counts.accepted > 0 then redis.call('PEXPIRE', run.K['sent:' .. worker], SENT_KEPT_MS) end
+  if counts.accepted + counts.answered > 0 then redis.call('PEXPIRE', run.K['sent:' .. worker], SENT_KEPT_MS) end
   tell_arrived(run, counts.accepted)
   return outcomes
 end

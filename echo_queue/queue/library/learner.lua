@@ -478,7 +478,7 @@ local function sender_of(run, entry, group)
   return redis.call('XRANGE', run.K['sent:' .. group.worker], entry, entry)[1] and group.worker or ''
 end
 
--- args: lineage id entry reason cause. The learner rejects a bad group at that entry of replay, or one whose object is missing:
+-- args: lineage id entry reason cause. The learner rejects a bad group at that entry of replay or scored, or one whose object is missing:
 -- that costs the task an attempt, since another worker may do better, and with the last one it is buried with the reason. A
 -- group of a worker that is suspended costs none. Returns {1, its sender, its object-store key if it had one}, the sender ''
 -- where nobody is to blame for it: its object is missing, who sent it is not known, or it is suspended already. A group that
@@ -505,13 +505,13 @@ local function reject_group(keys, args)
   return { 1, blamed, ref }
 end
 
--- args: lineage id entry. Sends back the group at that entry of replay, which was made under limits that the run no longer
+-- args: lineage id entry. Sends back the group at that entry of replay or scored, which was made under limits that the run no longer
 -- has. Returns as `reject_group`.
 local function return_unfit(keys, args)
   local run = open_run(keys)
   fence(run, args[1])
-  local stream, entry = place_of(run, args[2])
-  if entry ~= args[3] or stream ~= 'replay' then return { 0 } end
+  local stream, entry, _, group = place_of(run, args[2])
+  if not group or entry ~= args[3] then return { 0 } end
   count(run, 'unfit')
   tell_returned(run, 1)
   return { 1, send_back(run, args[2], stream, entry, {}) }

@@ -68,11 +68,11 @@ local function forget_workers(run, clock)
   local K = run.K
   for _, worker in ipairs(redis.call('ZRANGEBYSCORE', K.consumers, '-inf', clock - FORGET_WORKER_MS, 'LIMIT', 0, FORGET_MAX)) do
     local held = 0
-    for _, stream in ipairs({ 'tasks', 'retry' }) do
+    for _, stream in ipairs(LEASED) do
       held = held + #redis.call('XPENDING', K[stream], 'workers', '-', '+', 1, worker)
     end
     if held == 0 then
-      for _, stream in ipairs({ 'tasks', 'retry' }) do redis.call('XGROUP', 'DELCONSUMER', K[stream], 'workers', worker) end
+      for _, stream in ipairs(LEASED) do redis.call('XGROUP', 'DELCONSUMER', K[stream], 'workers', worker) end
       redis.call('ZREM', K.consumers, worker)
     else
       redis.call('ZADD', K.consumers, clock, worker)
@@ -95,7 +95,7 @@ end
 -- Hands out again what no worker was given, or what somebody has acknowledged or skipped for the others: tasks that the group
 -- has passed, and of which nobody holds a lease. All leases of the stream begin anew then.
 local function mend_streams(run)
-  for _, stream in ipairs({ 'tasks', 'retry' }) do
+  for _, stream in ipairs(LEASED) do
     local key = run.K[stream]
     local group = pairs_of(redis.call('XINFO', 'GROUPS', key)[1])
     local waiting = redis.call('XLEN', key) - group.pending
@@ -151,6 +151,8 @@ local function mend_replay(run)
   end
 end
 
+local WALKED_NEXT = { tasks = 'retry', retry = 'evaluation', evaluation = 'tasks' }
+
 -- One step of a walk through the streams' own accounts of what is leased: notes leases that are not noted in `leases`.
 local function find_leases(run, ends)
   local stream, from = (run.state.mended or 'tasks -'):match('^(%a+) (%S+)$')
@@ -163,10 +165,10 @@ local function find_leases(run, ends)
     else
       mend_place(run, task.id, stream, row[1])
       redis.call('ZADD', run.K.leases, 'NX', ends, task.id)
-      redis.call('ZADD', run.K.in_flight, 'NX', run.v, task.id)
+      if not is_asked(stream) then redis.call('ZADD', run.K.in_flight, 'NX', run.v, task.id) end
     end
   end
-  local further = #rows == MEND_MAX and stream .. ' (' .. rows[#rows][1] or (stream == 'tasks' and 'retry -' or 'tasks -')
+  local further = #rows == MEND_MAX and stream .. ' (' .. rows[#rows][1] or WALKED_NEXT[stream] .. ' -'
   redis.call('HSET', run.K.state, 'mended', further)
 end
 

@@ -9,16 +9,20 @@ local function audit(keys)
     trained = tonumber(stats.trained or 0), dead = redis.call('XLEN', K.dead),
     ready = redis.call('ZCARD', K.ready), in_hand = redis.call('ZCARD', K.in_hand),
     open = redis.call('HLEN', K.open), in_flight = redis.call('ZCARD', K.in_flight), leases = redis.call('ZCARD', K.leases),
-    leased = leased(run), lost = tonumber(stats.lost or 0), forged = tonumber(stats.forged or 0),
+    leased = leased(run), evaluation = redis.call('XLEN', K.evaluation), scored = redis.call('XLEN', K.scored),
+    evaluating = leased_of(run, 'evaluation'), asked = tonumber(stats.asked or 0), concluded = tonumber(stats.concluded or 0),
+    lost = tonumber(stats.lost or 0), forged = tonumber(stats.forged or 0),
   }
   found.difference = found.submitted - found.backlog - found.tasks - found.replay - found.trained - found.dead
-  found.misplaced = found.open - found.tasks - found.replay - found.dead
+  found.unasked = found.asked - found.evaluation - found.scored - found.concluded
+  found.misplaced = found.open - found.tasks - found.replay - found.dead - found.evaluation - found.scored
   local kept = found.difference == 0 and found.misplaced == 0 and found.ready + found.in_hand == found.replay
-    and found.in_flight == found.leased and found.leases == found.leased and found.lost == 0
+    and found.unasked == 0 and found.in_flight + found.evaluating == found.leased and found.leases == found.leased and found.lost == 0
     and found.forged == 0
   local answer = {}
   for _, name in ipairs({ 'submitted', 'backlog', 'tasks', 'replay', 'trained', 'dead', 'difference', 'open', 'misplaced',
-                          'ready', 'in_hand', 'in_flight', 'leases', 'leased', 'lost', 'forged' }) do
+                          'ready', 'in_hand', 'in_flight', 'evaluating', 'leases', 'leased', 'asked', 'evaluation', 'scored',
+                          'concluded', 'lost', 'forged' }) do
     answer[#answer + 1], answer[#answer + 2] = name, found[name]
   end
   answer[#answer + 1], answer[#answer + 2] = 'verdict', kept and 'OK' or 'BROKEN'
@@ -34,6 +38,18 @@ local function counters(run)
   return answer
 end
 
+-- Returns the fields of `round` and its numbers; {} between rounds.
+local function round_under_way(run)
+  local round = redis.call('HGETALL', run.K.round)
+  if not round[1] then return round end
+  local running = leased_of(run, 'evaluation')
+  for name, number in pairs({ waiting = redis.call('XLEN', run.K.evaluation) - running, running = running,
+                              scored = redis.call('XLEN', run.K.scored), keepers = redis.call('ZCARD', run.K.keepers) }) do
+    round[#round + 1], round[#round + 2] = name, number
+  end
+  return round
+end
+
 -- What a run holds, in numbers. Its workers are read by plain commands, a page at a time, so that many of them hold up nobody.
 local function status(keys)
   local run = open_run(keys)
@@ -47,6 +63,7 @@ local function status(keys)
       'dead', redis.call('XLEN', K.dead),
       'finished', is_finished(run) and 1 or 0,
       'learner_silent_ms', run.state.swept_ms and run.now - run.state.swept_ms or -1 },
+    round_under_way(run),
     run.now,
   }
 end

@@ -6,7 +6,7 @@
 local function bury(keys, args)
   local run = open_run(keys)
   local stream, entry, _, group = place_of(run, args[1])
-  if not stream or stream == 'dead' then return { 0 } end
+  if not stream or stream == 'dead' or stream == 'scored' then return { 0 } end
   if group and not redis.call('ZSCORE', run.K.ready, entry .. ' ' .. args[1]) then return { 0 } end
   local sender = group and group.worker or ''
   local ref = bury_task(run, args[1], stream, entry, nil, args[2]:sub(-REASON_MAX_BYTES), sender)
@@ -46,7 +46,7 @@ local function workers_named(run, beginning)
   local function look(name)
     if name:sub(1, #beginning) == beginning then names[name] = true end
   end
-  for _, stream in ipairs({ 'tasks', 'retry' }) do
+  for _, stream in ipairs(LEASED) do
     for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', run.K[stream], 'workers')) do look(pairs_of(consumer).name) end
   end
   for _, name in ipairs(redis.call('ZRANGE', run.K.workers, 0, -1)) do look(name) end
@@ -80,7 +80,7 @@ local function evict(keys, args)
     for _, set in ipairs({ 'idle', 'workers' }) do redis.call('ZREM', run.K[set], name) end
   end
   for name in pairs(names) do
-    for _, stream in ipairs({ 'tasks', 'retry' }) do held = held + hand_back(run, name, stream) end
+    for _, stream in ipairs(LEASED) do held = held + hand_back(run, name, stream) end
     untaken = untaken + redis.call('DEL', run.K['offer:' .. name])
     for _, key in ipairs({ 'worker:', 'order:', 'token:' }) do redis.call('DEL', run.K[key .. name]) end
   end
@@ -97,7 +97,7 @@ local function suspend(keys, args)
   if redis.call('HSETNX', run.K.suspended, worker, string.format('%d %s', run.now, args[3]:sub(1, REASON_SHORT_BYTES))) == 1 then
     tell(run, 'suspended', worker .. ': ' .. args[3]:sub(1, REASON_SHORT_BYTES))
   end
-  for _, stream in ipairs({ 'tasks', 'retry' }) do hand_back(run, worker, stream) end
+  for _, stream in ipairs(LEASED) do hand_back(run, worker, stream) end
   redis.call('ZREM', run.K.idle, worker)
   offer(run, redis.call('DEL', run.K['offer:' .. worker]))
   local revived = 0
@@ -130,8 +130,7 @@ end
 -- those of its learner, which only `resume` changes. Returns the rules.
 local function configure(keys, args)
   local K = keys_under(keys[1])
-  make_group(K.tasks, 'workers')
-  make_group(K.retry, 'workers')
+  for _, stream in ipairs(LEASED) do make_group(K[stream], 'workers') end
   for field, value in pairs({ lineage = 0, v = 0, window = 2, uncommitted = 0 }) do
     redis.call('HSETNX', K.state, field, value)
   end

@@ -9,11 +9,12 @@ them into one Cluster slot. Every function may be called again after a lost repl
 it moves anything, or recognizes the call by its token. A task's new place is written before its old one is removed.
 
   submitted = backlog + tasks + replay + trained + dead
+  asked = evaluation + scored + concluded, of prompts that are asked for an evaluation and never trained
 
 KEYS
   state          hash    lineage, v (the learner's version), window (w, batches), uncommitted (groups trained, or
                          taken into the next update without a gradient, and not yet committed), declared (number of
-                         sets), finished (ms) and reopened (how often new work came after that); clock_ms (the queue's
+                         sets to train), rounds (of evaluation that were begun), finished (ms) and reopened (how often new work came after that); clock_ms (the queue's
                          clock, see `clock_of`) and swept_ms (Redis' own) at the last reclaim; wanted ("<lineage>.<v> <clock>": since when the
                          learner keeps seats for the update after v), enough (ready groups at which the learner, which
                          waits, is told; absent while it does not wait), mended ("<stream> <entry>": `find_leases`),
@@ -27,7 +28,7 @@ KEYS
                          stored already; the last few parts. Gone once the version is published
   forks          hash    lineage -> "<lineage> <version>" of the checkpoint at which it began; the base is "0 0". The newest
                          `FORKS_KEPT` lineages have one
-  stats          hash    counters: submitted, trained, and one for each cause
+  stats          hash    counters: submitted, trained, asked, concluded, and one for each cause
   tallies        hash    the counters that workers raise, apart from those that the identity is checked with
   backlog        zset    set name -> order of service (−priority·10⁹ + order of declaration), while prompts are left
   redo           list    ids once trained by a checkpoint that was left behind: part of the backlog, served first
@@ -51,9 +52,16 @@ KEYS
   replay         stream  scored groups. The task's fields, worker oldest newest lineage samples tokens reward (mean) and
                          `group` (bytes) or `ref` (key in the object store)
   dead           stream  tasks given up: the task's fields, reason (short once there are `DEAD_WHOLE`) worker died (ms)
+  round          hash    the round of evaluation under way: number lineage version (the only one that may answer it) sets
+                         (names) prompts (of them together) put (how many of these have been asked); absent between rounds
+  evaluation     stream  its tasks;          group workers. The fields of tasks; pv and lineage are the round's version
+  scored         stream  its tasks that are answered, with the fields of replay, or that failed, with those of dead
+  keepers        zset    worker -> the queue's clock when it last was seen at work on the round, whose version it keeps
+  evaluations    stream  line (JSON): what a round found out about one of its sets; informational, the newest 10,000
   open           hash    task id -> its one place while it is not trained:
-                         "tasks|retry|dead <entry>", with " by hand" if an operator buried it, or
-                         "replay <entry> versions <oldest>..<newest> lineage <l> by <worker> attempt <n>[ in store]"
+                         "tasks|retry|evaluation|dead <entry>", with " by hand" if an operator buried it, or
+                         "replay <entry> versions <oldest>..<newest> lineage <l> by <worker> attempt <n>[ in store]", or
+                         "scored <entry>[ by <worker> attempt <n>]"
   leases         zset    task id -> when its lease runs out, by the queue's clock; negative: `HANDED_BACK` or `GIVEN_UP`
   in_flight      zset    task id -> version of its oldest token, or the one that will make it, while it is leased
   awaited        zset    the part of in_flight that was too late before: the learner keeps seats for it
@@ -150,8 +158,8 @@ end
 
 -- The keys that most moves use. They are joined once for the run that was served last, because a move names 20 of them. No
 -- other key is remembered, since a worker's words are in some.
-local REMEMBERED = { 'state', 'rules', 'published', 'stats', 'tallies', 'tasks', 'retry', 'replay', 'open', 'leases', 'in_flight',
-  'awaited', 'consumers', 'partials', 'ready', 'in_hand', 'failures', 'settled', 'idle' }
+local REMEMBERED = { 'state', 'rules', 'published', 'stats', 'tallies', 'tasks', 'retry', 'replay', 'evaluation', 'scored', 'round',
+  'open', 'leases', 'in_flight', 'awaited', 'consumers', 'partials', 'ready', 'in_hand', 'failures', 'settled', 'idle' }
 local last_keys, last_prefix
 
 -- K.tasks is the key of `tasks`, K['set:a'] that of `set:a`.
@@ -171,7 +179,7 @@ end
 -- Fields of the hashes `rules` and `state`, in the groups in which they are read. The first group is read with each call,
 -- the others when a move first asks for one of their fields: most moves need only a few. Every other rule is read, with
 -- all of them, when a move first asks for one.
-local RULES = { hash = 'rules', 's', 'lease_ms', 'group_max_bytes', 'group_max_tokens', 'curriculum' }
+local RULES = { hash = 'rules', 's', 'batch', 'pace', 'lease_ms', 'group_max_bytes', 'group_max_tokens', 'curriculum' }
 local GROUPS = {
   { hash = 'state', 'lineage', 'v', 'enough' },
   { hash = 'state', 'finished', 'reopened', 'window', 'uncommitted', 'swept_ms', 'clock_ms' },
@@ -293,7 +301,7 @@ end
 -- The counters of a worker's own calls, kept apart because its user may not write to `stats`.
 local TALLIES = { 'leased', 'completed', 'spilled', 'duplicate', 'late_completion', 'dead_completion', 'unknown', 'peer_bad',
   'peer_unreachable', 'peer_dry', 'tokens_continued', 'tokens_discarded', 'bad_partial', 'left_finished', 'left_preempted',
-  'left_rest', 'left_dismissed', 'left_stopped', 'left_error', 'suspended_completion' }
+  'left_rest', 'left_dismissed', 'left_stopped', 'left_error', 'suspended_completion', 'answered', 'mixed_completion' }
 
 -- A worker's user may have raised a counter to its limit: it then stays there.
 local function tally(run, name, by)
@@ -385,7 +393,9 @@ local function abandoned(run, lineage, version)
   return line ~= lineage or version > bound
 end
 
-local STREAMS = { tasks = true, retry = true, replay = true, dead = true }
+local STREAMS = { tasks = true, retry = true, replay = true, dead = true, evaluation = true, scored = true }
+-- The streams whose tasks workers lease.
+local LEASED = { 'tasks', 'retry', 'evaluation' }
 local NUMBERS = { 'epoch', 'index', 'first', 'count', 'attempt', 'late', 'kept', 'long', 'pv', 'min_pv', 'lineage', 'at' }
 
 -- Returns whether this is an entry's id in a stream, rather than any words.
@@ -410,6 +420,10 @@ end
 local function place_in(text)
   local stream, entry, rest = (text or ''):match('^(%a+) (%S+)(.*)$')
   if not stream or not STREAMS[stream] or not is_entry(entry) then return nil end
+  if stream == 'scored' then
+    local worker, attempt = rest:match('^ by (.-) attempt (%d+)$')
+    return stream, entry, rest, worker and { worker = worker, attempt = attempt }
+  end
   if stream ~= 'replay' then return stream, entry, rest end
   local group = made(rest)
   if group then return stream, entry, rest, group end
@@ -442,6 +456,16 @@ local function restore_group(run, id, entry)
   return found
 end
 
+-- Returns whether workers lease what lies in this stream.
+local function is_task(stream)
+  return stream == 'tasks' or stream == 'retry' or stream == 'evaluation'
+end
+
+-- Returns whether what lies in this stream is asked for an evaluation, and never trained.
+local function is_asked(stream)
+  return stream == 'evaluation' or stream == 'scored'
+end
+
 -- Returns whether a task lies where `open` says.
 local function is_at_home(run, id, stream, entry)
   local task = stream and read(run, stream, entry)
@@ -465,7 +489,7 @@ end
 -- Appends the task to a stream, notes its new place, and offers it to an idle worker if one may lease it there.
 local function put(run, stream, task, ...)
   redis.call('HSET', run.K.open, task.id, stream .. ' ' .. enter(run, stream, task, ...))
-  if stream ~= 'dead' then offer(run, 1) end
+  if is_task(stream) then offer(run, 1) end
 end
 
 -- Does to each of these tasks what `put` does, and notes all places at once. Those of the tasks before one that the stream
@@ -513,12 +537,14 @@ local function drop_partial(run, id)
   return redis.call('HDEL', run.K.partials, id)
 end
 
--- Returns the number of leased tasks by the account of the streams. XPENDING would list all workers for it.
+-- Returns the number of leased tasks of a stream, by its own account. XPENDING would list all workers for it.
+local function leased_of(run, stream)
+  return pairs_of(redis.call('XINFO', 'GROUPS', run.K[stream])[1]).pending
+end
+
 local function leased(run)
   local sum = 0
-  for _, stream in ipairs({ 'tasks', 'retry' }) do
-    sum = sum + pairs_of(redis.call('XINFO', 'GROUPS', run.K[stream])[1]).pending
-  end
+  for _, stream in ipairs(LEASED) do sum = sum + leased_of(run, stream) end
   return sum
 end
 
@@ -533,7 +559,7 @@ end
 local function clear(run, stream, entry, id, never_late)
   if stream == 'replay' then
     for _, name in ipairs({ 'ready', 'in_hand' }) do redis.call('ZREM', run.K[name], entry .. ' ' .. id) end
-  elseif stream ~= 'dead' then
+  elseif is_task(stream) then
     redis.call('XACK', run.K[stream], 'workers', entry)
     forget_lease(run, id, never_late)
   end
@@ -574,32 +600,39 @@ local function read_open(run, id, stream, entry)
   return task
 end
 
--- Moves a task from any place to retry with a fresh tag. Returns the object-store key of its replay entry, if any.
+-- Moves a task from any place to retry with a fresh tag. One that is asked for an evaluation is asked again, of the same
+-- version. Returns the object-store key of its group, if it has one.
 local function send_back(run, id, stream, entry, changes)
   local task = read_open(run, id, stream, entry)
   if not task then return nil end
   task.attempt, task.kept = changes.attempt or task.attempt, changes.kept or task.kept
   task.late = changes.late or (task.late + (changes.too_late and 1 or 0))
-  task.pv, task.min_pv, task.lineage = run.v, run.published or run.v, run.lineage
-  put(run, 'retry', task)
+  if is_asked(stream) then
+    put(run, 'evaluation', task)
+  else
+    task.pv, task.min_pv, task.lineage = run.v, run.published or run.v, run.lineage
+    put(run, 'retry', task)
+  end
   clear(run, stream, entry, id)
   return task.ref
 end
 
--- Moves a task from any place to dead, with the reason. Returns the object-store key of its replay entry, if any.
+-- Moves a task from any place to dead, with the reason, or to scored if it is asked for an evaluation. Returns the
+-- object-store key of its group, if it has one.
 local function bury_task(run, id, stream, entry, attempt, reason, worker)
   local task = read_open(run, id, stream, entry)
   if not task then return nil end
   if attempt then task.attempt = attempt end
   -- A broken environment kills every task that is submitted: the first reasons say why, and the others may not fill memory.
   if redis.call('XLEN', run.K.dead) >= DEAD_WHOLE then reason = reason:sub(-REASON_SHORT_BYTES) end
-  put(run, 'dead', task, 'reason', reason, 'worker', worker, 'died', run.now)
+  local asked = is_asked(stream)
+  put(run, asked and 'scored' or 'dead', task, 'reason', reason, 'worker', worker, 'died', run.now)
   clear(run, stream, entry, id)
   drop_partial(run, id)
   redis.call('HDEL', run.K.failures, id)
-  count(run, 'buried')
-  tell(run, 'buried', id)
-  tell_learner(run, 'buried', id)
+  count(run, asked and 'unanswered' or 'buried')
+  tell(run, asked and 'unanswered' or 'buried', id)
+  if not asked then tell_learner(run, 'buried', id) end
   return task.ref
 end
 

@@ -1,4 +1,5 @@
--- The moves that bring sets of prompts into the backlog, chunk by chunk.
+-- The moves that bring sets of prompts into the backlog, chunk by chunk. A set that is held out comes to no backlog: it is
+-- there for evaluations alone.
 
 local SET_NAME, SET_NAME_MAX = '^[a-z0-9][a-z0-9_.-]*$', 64
 local PRIORITY_STEP = 1000000000
@@ -79,7 +80,7 @@ local function declare_again(run, known, declared, chunks)
   end
   if #fixed > 0 then
     note_digest(run, name, declared.digest)
-    reopen(run)
+    if known.order ~= HELD_OUT then reopen(run) end
   end
   redis.call('HSET', K['set:' .. name], 'source', declared.source, 'feature', declared.feature, 'failed', 0)
   prioritise(run, known, declared)
@@ -116,9 +117,11 @@ local function declare(keys, args)
   for number, chunk in ipairs(chunks) do
     mark_chunk(run, name, number - 1, 'waiting', chunk.first, chunk.count, chunk.digest, chunk.ticket)
   end
-  reopen(run)
-  local order = redis.call('HINCRBY', K.state, 'declared', 1)
-  redis.call('ZADD', K.backlog, -tonumber(args[4]) * PRIORITY_STEP + order, name)
+  if args[5] ~= HELD_OUT then
+    reopen(run)
+    local order = redis.call('HINCRBY', K.state, 'declared', 1)
+    redis.call('ZADD', K.backlog, -tonumber(args[4]) * PRIORITY_STEP + order, name)
+  end
   tell(run, 'declared', name)
   return 1
 end
@@ -160,10 +163,12 @@ local function submit(keys, args)
   mark_chunk(run, name, chunk, 'done', first, size, was.digest, object)
   if was.state == 'failed' then redis.call('HINCRBY', K['set:' .. name], 'failed', -1) end
   redis.call('HSET', K['set:' .. name], 'arrived', set.arrived + 1, 'count', set.count + size)
-  reopen(run)
-  count(run, 'submitted', size * set.epochs)
   tell(run, 'submitted', name .. ' chunk ' .. chunk)
-  admit(run)
+  if set.order ~= HELD_OUT then
+    reopen(run)
+    count(run, 'submitted', size * set.epochs)
+    admit(run)
+  end
   return 1
 end
 

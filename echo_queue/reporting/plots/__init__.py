@@ -1,6 +1,6 @@
 """The report's pictures, as inline SVG that follows the page's light and dark colours.
 
-Each function takes the run's updates, or what was counted of them, and returns one `<svg>` element.
+Each function takes the run's updates, its evaluations, or what was counted of them, and returns one `<svg>` element.
 """
 
 from echo_queue.reporting.plots.by_bound import cost_by_bound, lag_histogram
@@ -21,6 +21,7 @@ from echo_queue.reporting.plots.over_time import (
 from echo_queue.reporting.plots.over_versions import (
     entropy,
     grad_norm,
+    held_out,
     kl,
     learning_rate,
     lengths,
@@ -40,6 +41,7 @@ __all__ = [
     "entropy",
     "ever_read",
     "grad_norm",
+    "held_out",
     "in_flight",
     "kl",
     "lag_histogram",

@@ -1,4 +1,4 @@
-"""Pictures against the version that each update made: whether training goes well."""
+"""Pictures against the version that each update made: whether training goes well, also on prompts it never trained."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,34 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
+from echo_queue.evaluation.results import EvaluationResult
 from echo_queue.reporting.metrics import UpdateMetrics
 from echo_queue.reporting.plots.picture import AMBER, BLUE, GREEN, RED, VIOLET, draw_trend, legend_above, plot, shown_of
 
 COLOURS, STYLES = (BLUE, AMBER, GREEN, VIOLET, RED), ("-", "--", ":", "-.")
 """They tell the lines of reward functions apart."""
+
+
+@plot
+def held_out(axes: Axes, curve: Sequence[EvaluationResult]) -> None:
+    """Plots the mean rewards of an evaluation, with their intervals; a ring is the best one, a cross was given up."""
+    answered = [one for one in curve if one.mean is not None]
+    x = np.array([one.version.number for one in answered], dtype=float)
+    means = np.array([one.mean for one in answered], dtype=float)
+    low, high = (np.array([getattr(one, end) for one in answered], dtype=float) for end in ("low", "high"))
+    axes.fill_between(x, low, high, color=GREEN, alpha=0.2, linewidth=0)
+    axes.errorbar(
+        x, means, (means - low, high - means), color=GREEN, linewidth=2, elinewidth=1, marker="o", markersize=4
+    )
+    if answered:
+        best = int(means.argmax())
+        axes.plot(x[best], means[best], "o", color=GREEN, markersize=10, markerfacecolor="none", markeredgewidth=1.4)
+    given_up = [one.version.number for one in curve if one.given_up]
+    axes.plot(given_up, [0.03] * len(given_up), "x", color=RED, markersize=6, transform=axes.get_xaxis_transform())
+    _versions(axes)
+    axes.set_ylabel("mean reward")
+    if not answered or (np.nanmin([*low, *means]) >= 0 and np.nanmax([*high, *means]) <= 1):
+        axes.set_ylim(0, 1)
 
 
 @plot

@@ -4,10 +4,12 @@ A chunk is presumed lost if two snapshots in a row show it waiting, and both sho
 chunk that is merely slow is then sent twice, which changes nothing.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from celery import Celery
 
+from echo_queue.config import Config
 from echo_queue.queue import SubmitterQueue
 from echo_queue.submission.celery.messages import messages_waiting, send
 
@@ -32,14 +34,15 @@ def presumed_lost(before: BrokerSnapshot | None, now: BrokerSnapshot) -> frozens
 class Reconciler:
     """Compares each snapshot of the broker with the one before."""
 
-    def __init__(self, queue: SubmitterQueue, app: Celery) -> None:
+    def __init__(self, config: Config, queue: SubmitterQueue, app: Celery) -> None:
+        self._held_out = [evaluation.name for evaluation in config.evaluation]
         self._queue = queue
         self._app = app
         self._before: BrokerSnapshot | None = None
 
     def reconcile(self) -> int:
         """Sends the lost chunks of all sets again, and returns their number. Raises `ServiceError`."""
-        statuses = [status for name in self._queue.unserved_sets() if (status := self._queue.submission_status(name))]
+        statuses = [status for name in self._unarrived() if (status := self._queue.submission_status(name))]
         waiting = frozenset((status.name, chunk.number) for status in statuses for chunk in status.waiting)
         now = BrokerSnapshot(waiting, messages_waiting(self._app) if waiting else 0)
         lost = presumed_lost(self._before, now)
@@ -48,3 +51,11 @@ class Reconciler:
             again = [chunk for chunk in status.waiting if (status.name, chunk.number) in lost]
             send(self._app, status.name, status.source, again)
         return len(lost)
+
+    def _unarrived(self) -> Iterator[str]:
+        """Yields the names of all sets that may have chunks without a shard. The backlog has none that is held out."""
+        yield from self._queue.unserved_sets()
+        for name in self._held_out:
+            counts = self._queue.submission_counts(name)
+            if counts is not None and not counts.settled:
+                yield name

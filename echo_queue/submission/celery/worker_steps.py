@@ -19,7 +19,7 @@ from echo_queue.launch.liveness import EVERY_S, LivenessFile
 from echo_queue.queue import SubmitterQueue
 from echo_queue.queue.counts import agreeing, counted
 from echo_queue.submission.celery.reconciler import Reconciler
-from echo_queue.submission.declaration import check_first_rows
+from echo_queue.submission.declaration import check_first_rows, chosen
 
 RECONCILE_DEADLINE_S = 1.0
 """The reconciler runs within the Celery worker's own loop, which must not be blocked for long."""
@@ -44,7 +44,7 @@ class ReconcilerStep(bootsteps.StartStopStep):  # type: ignore[misc]
         config: Config = consumer.app.echo_queue
         self._every_s = config.submission.reconcile_s
         queue = SubmitterQueue.connect(config, RECONCILE_DEADLINE_S)
-        self._reconciler = Reconciler(queue, consumer.app)
+        self._reconciler = Reconciler(config, queue, consumer.app)
         self._entry: Any = None
 
     def start(self, consumer: Any) -> None:
@@ -83,8 +83,10 @@ class ReadAheadStep(bootsteps.Step):  # type: ignore[misc]
 
     def __init__(self, worker: Any, **options: Any) -> None:
         super().__init__(worker, **options)
-        with suppress(EchoQueueError):
-            check_first_rows(worker.app.echo_queue)
+        config: Config = worker.app.echo_queue
+        for prompts in chosen(config):
+            with suppress(EchoQueueError):
+                check_first_rows(config, prompts)
 
 
 class LivenessStep(bootsteps.StartStopStep):  # type: ignore[misc]

@@ -18,9 +18,11 @@ from safetensors.torch import load_file
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError
+from echo_queue.evaluation import stored
+from echo_queue.evaluation.results import curves, result_of
 from echo_queue.failpoints import CRASHED
-from echo_queue.queue import Chunk, PromptSet, RunRules
-from echo_queue.records import PromptRow, PromptShard, Task
+from echo_queue.queue import Chunk, Evaluations, PromptSet, RunRules
+from echo_queue.records import PromptRow, PromptShard, Task, Version
 from echo_queue.reporting import metrics
 from echo_queue.submission import shards
 from echo_queue.submission.celery.app import build
@@ -39,6 +41,8 @@ from tests.seed import session_seed
 from tests.waiting import wait_until
 
 Places = tuple[str, ...]
+
+HELD_OUT, HELD_OUT_PROMPTS = "held", 2
 
 LOOKED_S = 5.0
 """A submitter that is to die has come to where it can by then, without Celery."""
@@ -86,7 +90,8 @@ def ids(name: str, indices: range) -> list[str]:
 
 
 class LearnerCase(Case):
-    """Nine prompts, the first of which no learner can train on; four updates or more, each with its checkpoint.
+    """Nine prompts, the first of which no learner can train on; four updates or more, each with its checkpoint. Every
+    second version, and the last one, answers two prompts that are held out.
 
     The session's seed draws a method of selection for each case. Old weights go only once there are newer ones than
     anybody can need: to die there takes more updates.
@@ -105,7 +110,8 @@ class LearnerCase(Case):
         self.selection = "refill" if skips else draw.choice(IN_ORDER if waits else [*METHODS])
         weights = {"anchor_every": 1} if prunes else {}
         sections = {"weights": weights, "queue": {"lease_s": self.lease_s}} | METHODS[self.selection]
-        self.config = self.harness.config(self.name, **sections)
+        held_out = {"name": HELD_OUT, "source": "made up", "every_updates": 2}
+        self.config = self.harness.config(self.name, evaluation=[held_out], **sections)
         self.queue, self.store = self.harness.queue(self.config), self.harness.store(self.config)
         self._begin_run()
         return self
@@ -113,6 +119,8 @@ class LearnerCase(Case):
     def prepare(self, point: str) -> None:
         if point in ("get checkpoints", "remove model"):
             assert self.run_role("rename model") == CRASHED
+        if point == "get evaluations":
+            assert self.run_role("put evaluations") == CRASHED
         if point == "head base/index.json":
             assert self.run_role("put base/index.json") == CRASHED
         if point == "return_unfit":
@@ -129,6 +137,8 @@ class LearnerCase(Case):
     def _begin_run(self) -> None:
         """Submits the prompts, and starts a worker, which ends with `ends`."""
         self.queue.configure(RunRules.of(self.config))
+        self.queue.declare(PromptSet(HELD_OUT, "made up", order="held_out"), [Chunk(0, 0, HELD_OUT_PROMPTS)])
+        self.queue.submit(HELD_OUT, 0, PromptShard("nowhere", 0, HELD_OUT_PROMPTS))
         self.queue.declare(PromptSet("set", "made up"), [Chunk(0, 0, self.prompts)])
         self.queue.submit("set", 0, PromptShard("nowhere", 0, self.prompts))
         outgrown = self.OUTGROWN if "return_unfit" in self.places[:1] else ""  # as `prepare` does
@@ -160,6 +170,19 @@ class LearnerCase(Case):
         recorded = [task for update in updates for task in update.trained_ids]
         assert sorted(recorded) == ids("set", range(1, self.prompts)), "the metrics tell another story"
         assert (self.config.run.dir / "model" / "config.json").exists()
+        assert audit.evaluation == audit.scored == 0, "a round was left open"
+        self._judge_rounds(max(Version(update.lineage, update.version) for update in updates))
+
+    def _judge_rounds(self, last: Version) -> None:
+        """Each round is told once; one that was answered has each of its prompts once, by its one version."""
+        told = [one for line in Evaluations(self.queue.caller).lines() if (one := result_of(line))]
+        assert len(told) == len({one.round for one in told}), told
+        answered = [one for one in told if not one.given_up]
+        assert curves(answered)[HELD_OUT][-1].version.number == last.number, told
+        for one in answered:
+            result, rows = stored.read(self.store, one.evaluation, one.version)
+            assert (result.round, result.mean) == (one.round, 1.0), told
+            assert [row.index for row in rows if row.rewards == (1.0,)] == [*range(HELD_OUT_PROMPTS)], told
 
 
 class RewindCase(LearnerCase):
@@ -193,12 +216,20 @@ class RewindCase(LearnerCase):
 # A rollout worker -----------------------------------------------------------------------------------------------------
 
 
+BY_CHANCE = {"get partials", "delete replay"}
+"""Points that need a partial rollout of another worker, which may have stored none, or none that is still wanted; or a
+group that is sent although another worker was faster, which a renewal of its lease may have told before.
+"""
 MOST_TRIES = 3
 """Deaths until a worker leaves a partial rollout: on a busy machine it may have no token yet, or no lease any more."""
 
 
 class WorkerCase(Case):
-    """Six prompts: one is never scored, and one is scored only once the test lets it."""
+    """Six prompts: one is never scored, and one is scored only once the test lets it. Two are held out.
+
+    Their round is asked first in one half of the cases, so that the worker dies with its tasks in hand; else in the
+    midst of training. The session's seed draws the half.
+    """
 
     role = "worker"
     PROMPTS, POISON, SLOW = 6, 4, 3
@@ -216,6 +247,7 @@ class WorkerCase(Case):
             },
             queue={"stall_deadline_s": 20.0, "lease_s": 0.3, "max_attempts": MOST_TRIES + 3, "inline_max_bytes": 1},
             weights={"cache_max_bytes": 30_000},
+            evaluation=[{"name": HELD_OUT, "source": "made up", "samples": 1}],
         )
         self.queue, self.store = self.harness.queue(self.config), self.harness.store(self.config)
         self.queue.configure(RunRules.of(self.config))
@@ -227,8 +259,19 @@ class WorkerCase(Case):
         ]
         self.queue.declare(PromptSet("set", "test"), [Chunk(0, 0, len(rows))])
         self.queue.submit("set", 0, shards.write(self.store, "set", 0, 0, rows))
+        held_out = [PromptRow("w2", {"kind": "plain", "directory": str(self.directory)})] * HELD_OUT_PROMPTS
+        self.queue.declare(PromptSet(HELD_OUT, "test", order="held_out"), [Chunk(0, 0, HELD_OUT_PROMPTS)])
+        self.queue.submit(HELD_OUT, 0, shards.write(self.store, HELD_OUT, 0, 0, held_out))
         tensors = load_file(self.harness.base / "model.safetensors")
-        learner = Committer(self.queue, self.store, tensors, self.config, ghost="ghost", ahead=3)
+        first = random.Random(f"{session_seed()} round of {self.name}").random() < 0.5
+        first = first and not BY_CHANCE.intersection(self.places)  # which concern training's tasks
+        learner = Committer(
+            *(self.queue, self.store, tensors, self.config),
+            ghost="ghost",
+            ahead=3,
+            held_out=HELD_OUT,
+            held_out_from=0 if first else 2,
+        )
         self.committer = self.ends.enter_context(learner)
         return self
 
@@ -249,7 +292,8 @@ class WorkerCase(Case):
             if scoring.exists() and not go.exists():
                 self._while_scoring(crash_at.partition("#")[0], process)
                 go.touch()
-            if len(self.committer.trained) + len(self.queue.dead()) == self.PROMPTS:
+            done = len(self.committer.trained) + len(self.queue.dead()) == self.PROMPTS
+            if done and self.committer.evaluated:
                 self.queue.finish(self.committer.lineage)
             return process.over.is_set()
 
@@ -280,6 +324,11 @@ class WorkerCase(Case):
         assert self.queue.status().finished
         seen = served_versions.read(self.config.run.dir)
         assert seen.swaps and not seen.wrong, seen
+        answers = [one.group for one in self.committer.evaluated if one.group]
+        assert sorted(group.index for group in answers) == [*range(HELD_OUT_PROMPTS)], self.committer.evaluated
+        versions = {(group.lineage, span.version) for group in answers for one in group.samples for span in one.spans}
+        assert len(versions) == 1, "a round of two versions"
+        assert audit.asked == audit.concluded, "a round was left open"
 
 
 # Submission -----------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ runs in processes of its own (`role_processes`); the other side of the queue is 
 import shutil
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from echo_queue.launch.servers.redis_server import RedisServer, User
 from echo_queue.launch.servers.s3_server import S3Server
 from echo_queue.queue import Heartbeat, Peer, library
 from echo_queue.queue.acl import rules
+from echo_queue.queue.types import ScoredTask
 from echo_queue.records import Group, Sample, Span, Task, Version
 from echo_queue.weights import Announcement, SignatureVerifier, WeightPublisher, read_manifest
 from learner.publication import signing_key
@@ -79,8 +81,8 @@ class CrashHarness:
         self.redis.stop()
         self.s3.stop()
 
-    def config(self, run: str, **sections: dict[str, Any]) -> Config:
-        values: dict[str, dict[str, Any]] = {
+    def config(self, run: str, *, evaluation: Sequence[dict[str, Any]] = (), **sections: dict[str, Any]) -> Config:
+        values: dict[str, Any] = {
             "run": {"name": f"crash-{run}", "dir": self.directory / "runs" / run},
             "redis": {"url": self.redis.url, "username": "{role}"},
             "store": {"url": self.s3.url, "bucket": BUCKET},
@@ -96,6 +98,7 @@ class CrashHarness:
         }
         for section, changes in sections.items():
             values[section] = values.get(section, {}) | changes
+        values["evaluation"] = evaluation
         return Config.model_validate(values)
 
     def queue(self, config: Config) -> Clients:
@@ -146,7 +149,9 @@ class OtherRole(threading.Thread, ABC):
 
 
 class InstantWorker(OtherRole):
-    """A worker that completes what it leases at once. The group of `spoiled` has a token that no model knows.
+    """A worker that completes what it leases at once, and answers rounds of evaluation with one sample.
+
+    The group of `spoiled` has a token that no model knows.
 
     By weights of the first lineage, the group of `outgrown` has a sample more than today's group size. The group of
     `flat` has equal rewards.
@@ -157,12 +162,17 @@ class InstantWorker(OtherRole):
         self._queue = queue
         self._spoiled, self._outgrown, self._flat = spoiled, outgrown, flat
         self._version = Version(0, 0)
+        self._told: Version | None = None
 
     def turn(self) -> bool:
         lease = self._queue.lease(self.name, self._version, 4)
-        self._version = lease.published.version if lease.published else self._version
+        if lease.published and not lease.keeps:
+            self._version = lease.published.version
+        if self._told != self._version:
+            self._queue.heartbeat(self.name, Heartbeat("engine", self._version, "generating"), every_s=DEADLINE_S)
+            self._told = self._version
         if lease.tasks:
-            self._queue.complete(self.name, [self.group(task, self._version) for task in lease.tasks])
+            self._queue.complete(self.name, [self.group(task, task.version or self._version) for task in lease.tasks])
         return bool(lease.tasks)
 
     def group(self, task: Task, version: Version) -> Group:
@@ -171,7 +181,7 @@ class InstantWorker(OtherRole):
         tokens = np.array([1, 2, last], np.int32)
         samples = tuple(
             Sample(tokens, np.full(3, -3.0, np.float32), (Span(0, version.number),), reward, "stop")
-            for reward in (1.0 if task.id == self._flat else 0.0, 1.0, *more)
+            for reward in ((1.0,) if task.version else (1.0 if task.id == self._flat else 0.0, 1.0, *more))
         )
         prompt = np.array([3, 4], np.int32)
         return Group(
@@ -183,7 +193,8 @@ class Committer(OtherRole):
     """A learner that learns nothing: what it drains it writes into a checkpoint, and commits; its weights drift.
 
     With a `ghost`, a worker of that name, which no peer can reach, is the first to ask for each version. `ahead`:
-    versions published before anything was trained; `most`: groups in an update.
+    versions published before anything was trained; `most`: groups in an update. It evaluates the set `held_out`, until
+    one version has answered all of it, once `held_out_from` groups are trained.
     """
 
     def __init__(
@@ -196,6 +207,8 @@ class Committer(OtherRole):
         ghost: str = "",
         ahead: int = 0,
         most: int = 8,
+        held_out: str = "",
+        held_out_from: int = 0,
     ) -> None:
         super().__init__("committer")
         self._queue, self._store, self._ghost = queue, store, ghost
@@ -210,6 +223,9 @@ class Committer(OtherRole):
         self.trained: list[str] = []
         self.generated: set[str] = set()
         """The versions that made what was trained."""
+        self.evaluated: list[ScoredTask] = []
+        """The answers of the round that was answered, and the tasks of it that failed."""
+        self._held_out, self._held_out_from = held_out, held_out_from
         self._most = most
         self._saved: CheckpointManifest | None = None
         self.lineage = queue.resume().lineage
@@ -234,7 +250,20 @@ class Committer(OtherRole):
             self._queue.commit(self.lineage, self._saved.name, ids)
             self.trained += ids
             self.generated |= {f"{group.lineage}.{group.newest}" for group in drained.groups}
+        if self._held_out and not self.evaluated and len(self.trained) >= self._held_out_from:
+            self._evaluate()
         return bool(ids)
+
+    def _evaluate(self) -> None:
+        """Asks the newest version; concludes a round that is answered, or that nobody answers since a newer one is."""
+        newest, asked = Version(self.lineage, self._version), self._queue.status().evaluation
+        if asked is None:
+            self._queue.evaluate(self.lineage, newest, self._held_out)
+        elif asked.scored == asked.prompts:
+            self.evaluated = self._queue.scored(self.lineage)
+            self._queue.conclude(self.lineage, asked.number)
+        elif asked.version != newest and not asked.running:
+            self._queue.conclude(self.lineage, asked.number)
 
     def _advance(self, trained: int) -> None:
         self._version += 1

@@ -17,7 +17,7 @@ from tests.source_code import ROOT, files, nodes_of, tree_of
 
 QUEUE, STORE = "echo_queue/queue/", "echo_queue/connections/storage/object_store.py"
 CALLER, PAYLOADS = "echo_queue/queue/caller.py", "echo_queue/queue/payloads.py"
-QUEUE_CLIENTS = ("queue", "monitor", "operator", "admin", "directory")
+QUEUE_CLIENTS = ("queue", "monitor", "operator", "admin", "directory", "told")
 """The names of the queue's clients (of classes that derive from `Client`) where they are used."""
 CONNECT = "echo_queue/connections/connect.py"
 
@@ -51,6 +51,9 @@ ROLES: Mapping[str, tuple[str, ...]] = {
             for name in ("resume", "checkpoint", "archive", "background_saver", "state_files", "state_reader")
         ),
         "learner/ranks/team.py",
+        "learner/evaluation/*.py",
+        "echo_queue/evaluation/stored.py",
+        "echo_queue/reporting/evaluation_record.py",
         "echo_queue/connections/store_check.py",
         *(f"learner/publication/{name}.py" for name in ("signing_key", "announcer", "weight_broadcast", "part_thread")),
         *(
@@ -85,6 +88,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
 WEIGHTS, MANIFEST = "weights", "weights/manifest.json"
 STATE, CHECKPOINT = "checkpoints", "checkpoints/manifest.json"
 BASE = ("base", "base/index.json")
+ANSWERS = "evaluations"
 PROBE = ".probe"
 KINDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "echo_queue/submission/shards.py": {"put": ("prompts",), "get": ("prompts",)},
@@ -105,6 +109,7 @@ KINDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "learner/recovery/state_files.py": {"put": (STATE,)},
     "learner/recovery/state_reader.py": {"read_into": (STATE,)},
     "learner/housekeeper.py": {"list": ("partials",)},
+    "echo_queue/evaluation/stored.py": {"put": (ANSWERS,), "get": (ANSWERS,), "list": (ANSWERS,)},
     "echo_queue/reporting/trained_groups.py": {"put": ("trained",), "list": (), "stream": (), "get": ()},
     "learner/run_start.py": {"exists": BASE[1:], "upload_folder": BASE},
     "workers/base_model.py": {"download_folder": BASE},
@@ -228,7 +233,30 @@ def _queue_steps(method: str) -> frozenset[str]:
 
 
 def _methods_of(owner: tuple[str, str], method: str) -> Iterator[tuple[str, ast.FunctionDef]]:
-    return ((owner[0], body) for body in _methods(*owner, method))
+    """A client's method and those of its own and of the clients it derives from that it uses, each with its file."""
+    known, waiting, seen = _inherited(owner), [method], {method}
+    while waiting:
+        if found := known.get(waiting.pop()):
+            yield found
+            used = _used_of_self(found[1])
+            waiting += sorted(used - seen)
+            seen |= used
+
+
+@cache
+def _inherited(owner: tuple[str, str]) -> Mapping[str, tuple[str, ast.FunctionDef]]:
+    """The methods of a client by name, with those of the clients from which it derives."""
+    file, name = owner
+    found: ast.ClassDef = _definition(file, name)  # type: ignore[assignment]
+    bases = [base.id for base in found.bases if isinstance(base, ast.Name)]
+    known: dict[str, tuple[str, ast.FunctionDef]] = {}
+    for inner in (client for base in reversed(bases) for client in clients() if client[1] == base):
+        known |= _inherited(inner)
+    return known | {part.name: (file, part) for part in found.body if isinstance(part, ast.FunctionDef)}
+
+
+def _used_of_self(body: ast.FunctionDef) -> set[str]:
+    return {node.attr for node in nodes_of(body) if isinstance(node, ast.Attribute) and receiver(node) == "self"}
 
 
 def _payload_steps(method: str) -> Iterator[str]:
@@ -293,7 +321,7 @@ def _methods(file: str, owner: str, method: str, once: bool = True) -> Iterator[
         if not once and found.name == "put":
             found = ast.FunctionDef("put", found.args, found.body[:2], [], lineno=0)
         yield found
-        used = {node.attr for node in nodes_of(found) if isinstance(node, ast.Attribute) and receiver(node) == "self"}
+        used = _used_of_self(found)
         waiting += sorted(used - seen)
         seen |= used
 

@@ -95,12 +95,13 @@ def worker(config: Config, name: str = "w1") -> None:
     on_signals(shutdown)
     leaser.IDLE_S = 0.05  # no event tells of a task that came back
     scorer_module.EnvironmentProcess = ForkedProcess  # type: ignore[misc]
-    scorer = scorer_module.Scorer(config.environment)
+    scorers = [scorer_module.Scorer(environment) for environment in scorer_module.environments_of(config)]
     served_versions.watch(config.run.dir)
     try:
-        work(config, name, scorer, shutdown)
+        work(config, name, scorers, shutdown)
     finally:
-        scorer.close()
+        for scorer in scorers:
+            scorer.close()
 
 
 def learner(config: Config, place: Place = ALONE) -> None:

@@ -19,6 +19,7 @@ import pytest
 from echo_queue import failpoints
 from tests.faults.crash_points import points, unguarded_io
 from tests.faults.crash_points.cases import (
+    BY_CHANCE,
     MOST_TRIES,
     BaseModelCase,
     Case,
@@ -61,12 +62,6 @@ UNREACHED = {
     ("services", "look at the bucket"): "of an external store",
 }
 """Steps that no case here takes, and when they are taken."""
-
-
-BY_CHANCE = {"get partials", "delete replay"}
-"""Points that need a partial rollout of another worker, which may have stored none, or none that is still wanted; or a
-group that is sent although another worker was faster, which a renewal of its lease may have told before.
-"""
 
 
 class RoleCases:

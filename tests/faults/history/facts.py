@@ -3,7 +3,7 @@
 Groups and partial rollouts are told apart by a print of their content, so that both can be traced to who made them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -12,9 +12,12 @@ from blake3 import blake3
 from echo_queue.queue import replies
 from echo_queue.queue.sent_progress import Sent
 from echo_queue.queue.types import StoredPartial
-from echo_queue.records import Group, PartialGroup, partial_codec
+from echo_queue.records import Group, PartialGroup, Tokens, partial_codec
 from echo_queue.records.group_codec import CodecError, decode
 from tests.faults.history import stamps
+
+KEEPS = "keeps"
+"""The note of a lease whose worker keeps its version until the round under way is answered."""
 
 
 class Generated(NamedTuple):
@@ -33,6 +36,8 @@ class Generated(NamedTuple):
     """Its largest token: beyond the vocabulary in a group that was spoiled."""
     observed: int = 0
     """The number of answers of its environment."""
+    said: str = ""
+    """The print of what is kept of an answer to an evaluation (`said_by`)."""
 
     @classmethod
     def of(cls, group: Group) -> "Generated":
@@ -43,7 +48,17 @@ class Generated(NamedTuple):
         made_by = (group.worker, group.attempt)
         highest = max((int(token) for sample in group.samples for token in sample.tokens), default=0)
         made = (group.task, print_.hexdigest(8), *made_by, min(versions), max(versions), group.lineage)
-        return cls(*made, stamps.read(group.samples), highest, sum(len(sample.observed) for sample in group.samples))
+        observed = sum(len(sample.observed) for sample in group.samples)
+        said = said_by((sample.tokens, sample.reward, sample.finish) for sample in group.samples)
+        return cls(*made, stamps.read(group.samples), highest, observed, said)
+
+
+def said_by(answers: Iterable[tuple[Tokens, float, str | None]]) -> str:
+    """Returns the print of the tokens, the reward and the end of each answer to a prompt."""
+    print_ = blake3()
+    for tokens, reward, finish in answers:
+        print_.update(tokens.tobytes() + f" {float(reward)} {finish} ".encode())
+    return print_.hexdigest(8)
 
 
 class Begun(NamedTuple):
@@ -90,12 +105,15 @@ class Facts:
     """The outcomes of a completion, group by group."""
     set: str = ""
     epochs: int = 0
+    order: str = ""
+    """How the prompts of a set are admitted; `held_out`: only rounds of evaluation ask them."""
     parts: tuple[Part, ...] = ()
     lineage: int | None = None
     version: int | None = None
     parent: int | None = None
     """The lineage of the checkpoint at which a learner resumes."""
     key: str = ""
+    round: int | None = None
     note: str = ""
 
 
@@ -123,9 +141,9 @@ def _learners(args: Sequence[Any]) -> Facts:
 
 
 def _declare(args: Sequence[Any]) -> Facts:
-    name, source, epochs, _, _, _, _, _, *ranges = args
+    name, source, epochs, _, order, _, _, _, *ranges = args
     parts = tuple(Part(at // 4, int(ranges[at]), int(ranges[at + 1])) for at in range(0, len(ranges), 4))
-    return Facts(set=name, epochs=int(epochs), parts=parts, note=source)
+    return Facts(set=name, epochs=int(epochs), order=order, parts=parts, note=source)
 
 
 def _submit(args: Sequence[Any]) -> Facts:
@@ -169,6 +187,18 @@ def _publish(args: Sequence[Any]) -> Facts:
     return Facts(lineage=int(args[0]), version=int(args[1]))
 
 
+def _evaluate(args: Sequence[Any]) -> Facts:
+    """The version that is asked, and of which sets."""
+    _, lineage, number, *sets = args
+    return Facts(lineage=int(lineage), version=int(number), note=" ".join(map(_text, sets)))
+
+
+def _conclude(args: Sequence[Any]) -> Facts:
+    """A round, and the lines of what was found out."""
+    lineage, number, *lines = args
+    return Facts(lineage=int(lineage), round=int(number), note="\n".join(map(_text, lines)))
+
+
 def _plan(args: Sequence[Any]) -> Facts:
     """A leader's plan, with its term."""
     return Facts(version=int(args[1]))
@@ -209,6 +239,9 @@ ATTEMPTS: dict[str, Callable[[Any], Facts]] = {
     "uncommit": _learners,
     "restore": _learners,
     "publish": _publish,
+    "evaluate": _evaluate,
+    "scored": lambda _: Facts(),
+    "conclude": _conclude,
     "bury": _bury,
     "reject_group": _condemn,
     "revive": _named,
@@ -235,11 +268,12 @@ def _said(about: Any, answer: Any) -> Facts:
 
 
 def _leased(about: Any, answer: Any) -> Facts:
-    """Returns the leased tasks, and the learner's version at that time."""
+    """Returns the leased tasks, the learner's version at that time, and whether the worker is a keeper of the round."""
     lease = replies.lease_of(answer[0])
+    ids = tuple(task.id for task in lease.tasks)
     partials = tuple(Begun.told(*kept) for kept in replies.kept_of(answer[0]).items())
     lineage, version = lease.learner_version
-    return Facts(ids=tuple(task.id for task in lease.tasks), partials=partials, lineage=lineage, version=version)
+    return Facts(ids=ids, partials=partials, lineage=lineage, version=version, note=KEEPS if lease.keeps else "")
 
 
 def _completed(about: Any, answer: Any) -> Facts:
@@ -248,6 +282,16 @@ def _completed(about: Any, answer: Any) -> Facts:
 
 def _resumed(about: Any, answer: Any) -> Facts:
     return replace(_resume(about), lineage=int(answer[0][0]))
+
+
+def _asked(about: Any, answer: Any) -> Facts:
+    """Returns the round's number; nothing if none was begun."""
+    number = answer[0][0] if isinstance(answer[0], list) and answer[0] else None
+    return Facts(round=number)
+
+
+def _scored(about: Any, answer: Any) -> Facts:
+    return Facts(ids=tuple(_text(words[b"id"]) for _, words, told in answer if told))
 
 
 def _rows(about: Any, answer: Any) -> Facts:
@@ -279,6 +323,8 @@ def _put(about: Any, answer: Any) -> Facts:
 ANSWERS: dict[str, Callable[[Any, Any], Facts]] = dict.fromkeys(ATTEMPTS, _said) | {
     "lease": _leased,
     "complete": _completed,
+    "evaluate": _asked,
+    "scored": _scored,
     "resume": _resumed,
     "pending": _rows,
     "drain": _rows,

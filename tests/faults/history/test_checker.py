@@ -16,17 +16,18 @@ from tests.faults.history.served_versions import Served
 
 FINAL = Audit(
     submitted=4, backlog=0, tasks=0, replay=0, trained=3, dead=1, open=1,
-    ready=0, in_hand=0, in_flight=0, leases=0, leased=0, lost=0, forged=0,
+    ready=0, in_hand=0, in_flight=0, evaluating=0, leases=0, leased=0,
+    asked=0, evaluation=0, scored=0, concluded=0, lost=0, forged=0,
 )  # fmt: skip
 IDS = ("a/0/0", "a/0/1", "a/0/2")
 
 
 class Writer:
-    """Events in the order in which they are written, a second apart."""
+    """Events in the order in which they are written, a second apart. Their numbers follow `numbers`."""
 
-    def __init__(self) -> None:
+    def __init__(self, numbers: int = 0) -> None:
         self.events: list[Event] = []
-        self._numbers = 0
+        self._numbers = numbers
 
     def attempt(self, life: str, step: str, **facts: object) -> int:
         self._numbers += 1
@@ -395,7 +396,7 @@ def test_nobody_goes_on_from_what_is_too_old_or_left_behind() -> None:
 
 def test_what_a_worker_goes_on_from_itself_is_not_continued_by_another() -> None:
     evidence = with_a_partial(a_good_run(), PARTIALS, PARTIALS)
-    mine = tuple(replace(event, life="w.1") if event.facts.partials else event for event in evidence.events)
+    mine = tuple(replace(event, life="w.1") if event.step == "lease" else event for event in evidence.events)
     assert judge(replace(evidence, events=mine)).continued == 0
 
 
@@ -465,6 +466,10 @@ def test_what_was_committed_is_trained_unless_it_was_taken_back() -> None:
         {"in_hand": 1},
         {"lost": 1},
         {"backlog": 1},
+        {"asked": 1},
+        {"evaluating": 1},
+        {"evaluation": 1, "asked": 1},
+        {"scored": 1, "open": 2},
     ],
     ids=str,
 )

@@ -117,7 +117,7 @@ class RepeatingCaller(Caller):
 
 
 class Machine(RuleBasedStateMachine):
-    """Two sets of four prompts, three workers, and as many learners as are started."""
+    """Two sets of four prompts, one more that is held out, three workers, and as many learners as are started."""
 
     server: RedisServer
     depth = 0
@@ -155,7 +155,7 @@ class Machine(RuleBasedStateMachine):
         self.learners: list[Learner] = []
         self.controllers: dict[str, tuple[FleetQueue, int]] = {}
         self.before: tuple[dict[bytes, bytes], Reference] | None = None
-        for name, order in (("a", "sequential"), ("b", "shuffled" if shuffled else "sequential")):
+        for name, order in (("a", "sequential"), ("b", "shuffled" if shuffled else "sequential"), ("h", "held_out")):
             rules = PromptSet(name, "source", epochs=epochs, priority=ord(name), order=order)  # type: ignore[arg-type]
             self.queue.declare(rules, [Chunk(at, first, size) for at, (first, size) in enumerate(CHUNKS)])
             self.run.declare(rules, CHUNKS)
@@ -164,7 +164,7 @@ class Machine(RuleBasedStateMachine):
 
     # Submitters and workers -------------------------------------------------------------------------------------------
 
-    @move(name=st.sampled_from("ab"), chunk=st.integers(0, 1), lost=st.booleans())
+    @move(name=st.sampled_from("abh"), chunk=st.integers(0, 1), lost=st.booleans())
     def submit(self, name: str, chunk: int, lost: bool = False) -> None:
         shard = PromptShard("shard", *CHUNKS[chunk])
         self._both(
@@ -438,6 +438,31 @@ class Machine(RuleBasedStateMachine):
             if self._alive():
                 step()
 
+    @precondition(lambda self: self._alive())
+    @move(old=st.integers(0, 2), lost=st.booleans(), ghost=st.booleans())
+    def evaluate(self, old: int = 0, lost: bool = False, ghost: bool = False) -> None:
+        """Asks the held-out set of the newest weights, or of older ones, unless another round is under way."""
+        me, version = self._one(ghost), self.weights[-1 - min(old, len(self.weights) - 1)]
+        moved = self._turn(me, lost, lambda: me.queue.evaluate(me.lineage, version, "h"),
+                           lambda: self.run.evaluate(me.lineage, version, "h"), numbered=False)  # fmt: skip
+        if moved is not None:
+            assert moved[0] == moved[1]
+
+    @precondition(lambda self: self._alive() and self.run.round)
+    @move(lost=st.booleans(), ghost=st.booleans())
+    def conclude(self, lost: bool = False, ghost: bool = False) -> None:
+        """Reads what there is of the round, answers and failures, and ends it."""
+        me, (number, version, _) = self._one(ghost), self.run.round  # type: ignore[misc]
+        scored = self.queue.scored(me.lineage)
+        assert [one.task for one in scored] == list(self.run.scored)
+        for one in scored:
+            assert (one.group is None) == (self.run.scored[one.task].worker == "")
+            assert one.group is None or (one.group.oldest, one.group.newest, one.group.lineage) == (
+                version.number, version.number, version.lineage,
+            )  # fmt: skip
+        self._turn(me, lost, lambda: me.queue.conclude(me.lineage, number),
+                   lambda: self.run.conclude(me.lineage, number), numbered=False)  # fmt: skip
+
     # What goes wrong --------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.store)
@@ -538,6 +563,8 @@ class Machine(RuleBasedStateMachine):
             for task in list(self.run.leases):
                 self._run_out(task)
             self.reclaim(0)
+            if self.run.round:
+                self.conclude()
             self.lease("w1", 100)
             while self.work:
                 self.complete(0)
@@ -550,6 +577,8 @@ class Machine(RuleBasedStateMachine):
         trained = [task for one in self._chain(me.saved) for task in one.trained]
         assert sorted(trained) == sorted(set(trained)), trained
         assert len(trained) == self.run.submitted == self.run.trained
+        assert not [task for task in trained if task.startswith("h/")]
+        assert self.run.asked == sum(self.run.concluded)
 
     # ------------------------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,8 @@ from echo_queue.records import Version
 FENCED, SET_BACK = "fenced", "set back"
 HANDED_BACK, GIVEN_UP, RUN_OUT = -2, -1, 0
 """Why a lease is over, in the order in which a sweep ends leases."""
+NO_BOUND = -1
+"""The version of a lease that no bound concerns, of a task of a round."""
 
 
 class Refused(Exception):
@@ -74,6 +76,15 @@ class Scored:
         return Version(self.lineage, self.newest)
 
 
+@dataclass(frozen=True)
+class Answer:
+    """A task of the round that is answered, or that failed in all attempts: `worker` is empty then."""
+
+    task: Task
+    worker: str = ""
+    attempt: int = 0
+
+
 @dataclass
 class Cursor:
     """A set: its chunks (first, count) as declared, those that have arrived, and the next prompt to serve."""
@@ -85,6 +96,10 @@ class Cursor:
     next: int = 0
     candidates: list[str] = field(default_factory=list)
     """Prompts that the cursor has passed and that wait for the curriculum's choice: epoch/index/position, sorted."""
+
+    @property
+    def held_out(self) -> bool:
+        return self.rules.order == "held_out"
 
     @property
     def whole(self) -> bool:
@@ -173,6 +188,15 @@ class Reference:
     partials: dict[str, PartialSample] = field(default_factory=dict)
     replay: dict[str, Scored] = field(default_factory=dict)
     dead: dict[str, Task] = field(default_factory=dict)
+    rounds: int = 0
+    round: tuple[int, Version, str] | None = None
+    """The round of evaluation under way: its number, its version and its set."""
+    evaluation: dict[str, Task] = field(default_factory=dict)
+    scored: dict[str, Answer] = field(default_factory=dict)
+    keepers: set[str] = field(default_factory=set)
+    asked: int = 0
+    concluded: list[int] = field(default_factory=list)
+    """The number of tasks of each round that is over."""
     by_hand: set[str] = field(default_factory=set)
     suspended: set[str] = field(default_factory=set)
     """Workers that lease and complete nothing."""
@@ -230,6 +254,8 @@ class Reference:
         cursor.arrived.append(chunk)
         first, _ = cursor.chunks[chunk]
         self.buckets |= {(name, str(first + place)): bucket for place, bucket in enumerate(buckets)}
+        if cursor.held_out:
+            return True
         self.submitted += cursor.chunks[chunk][1] * cursor.rules.epochs
         self.admit()
         return True
@@ -237,7 +263,8 @@ class Reference:
     @property
     def backlog(self) -> list[Cursor]:
         """Sets that are not served to the end, in the order of service."""
-        return sorted((one for one in self.sets.values() if not one.served), key=lambda one: -one.rules.priority)
+        left = (one for one in self.sets.values() if not (one.served or one.held_out))
+        return sorted(left, key=lambda one: -one.rules.priority)
 
     def admit(self) -> None:
         if self.published is None:
@@ -326,16 +353,29 @@ class Reference:
         with."""
         if self.published is None or worker in self.suspended:
             return []
+        places = self._places_for(worker, version)
         known, ids = self.tokens.get(worker, ("", []))
         if known == token:
             ids = [task for task in ids if self._holds(worker, task)]
         else:
-            ids = self._up_to_a_long_one(
-                [task for task in (*self.retry, *self.tasks) if task not in self.leases][:size]
-            )
+            ids = self._up_to_a_long_one([task for place in places for task in place if task not in self.leases][:size])
             if ids:
                 self.tokens[worker] = token, ids
         return [self._begin(worker, version, task, self.published.number) for task in ids]
+
+    def _places_for(self, worker: str, version: Version) -> list[dict[str, Task]]:
+        """Where it finds tasks: those of a round only if it serves the round's version, and who keeps that has no
+        others once there is a newer one."""
+        training = [self.retry, self.tasks]
+        if not self.round or not self.evaluation or self.abandoned(version):
+            return training
+        if self.round[1] != version:
+            self.keepers.discard(worker)
+            return training
+        if worker in self.keepers or not self.keepers:
+            self.keepers.add(worker)
+            return [self.evaluation, *training] if version == self.published else [self.evaluation]
+        return [*training, self.evaluation] if version == self.published else training
 
     def _up_to_a_long_one(self, ids: list[str]) -> list[str]:
         first = next((place for place, task in enumerate(ids) if self.task(task).long), len(ids))
@@ -344,6 +384,8 @@ class Reference:
     def _begin(
         self, worker: str, version: Version, task: str, published: int
     ) -> tuple[str, int, tuple[int, int] | None]:
+        if task in self.evaluation:
+            return self._begin_answer(worker, task)
         need = min(published, max(self.task(task).min_pv, self.v - self.rules.s))
         by = published if self.abandoned(version) else max(version.number, need)
         partial_sample = self.partials.get(task)
@@ -355,6 +397,15 @@ class Reference:
         self.leases[task] = replace(self.leases.get(task, Lease(worker, by)), version=by)
         return task, need, (partial_sample.oldest, partial_sample.newest) if partial_sample else None
 
+    def _begin_answer(self, worker: str, task: str) -> tuple[str, int, tuple[int, int] | None]:
+        only = self.evaluation[task]
+        one = self.partials.get(task)
+        if one is not None and (one.oldest, one.newest, one.lineage) != (only.pv, only.pv, only.lineage):
+            del self.partials[task]
+            one = None
+        self.leases[task] = replace(self.leases.get(task, Lease(worker, NO_BOUND)), version=NO_BOUND)
+        return task, only.pv, (one.oldest, one.newest) if one else None
+
     def _may_continue(self, partial_sample: PartialSample, published: int) -> bool:
         fresh = self.v - partial_sample.oldest <= self.rules.s and partial_sample.newest <= published
         return fresh and not self.abandoned(Version(partial_sample.lineage, partial_sample.newest))
@@ -363,7 +414,8 @@ class Reference:
         """Renews leases; returns the tasks that the worker no longer holds."""
         for task, version in held.items():
             if self._keeps(worker, task):
-                self.leases[task] = replace(self.leases[task], version=version, over=None)
+                noted = NO_BOUND if task in self.evaluation else version
+                self.leases[task] = replace(self.leases[task], version=noted, over=None)
         return [task for task in held if not self._keeps(worker, task)]
 
     def progress(self, worker: str, task: str, partial_sample: PartialSample) -> list[str]:
@@ -406,15 +458,13 @@ class Reference:
         self, worker: str, task: str, attempt: int, oldest: int, version: Version, *, tokens: int, reward: float
     ) -> str:
         """`reward`: the mean over the group's two samples."""
-        if task in self.replay:
-            first = self.replay[task]
-            return "accepted" if (first.worker, first.attempt) == (worker, attempt) else "duplicate"
-        if not self.is_open(task):
-            return "unknown"
-        if task in self.by_hand:
-            return "dead"
-        if worker in self.suspended:
-            return "suspended"
+        done = self.replay.get(task) or self.scored.get(task)
+        if done is not None:
+            return "accepted" if (done.worker, done.attempt) == (worker, attempt) else "duplicate"
+        if refused := self._refused(worker, task):
+            return refused
+        if task in self.evaluation:
+            return self._answer(worker, task, attempt, oldest, version)
         if self.v - oldest > self.rules.s or self.abandoned(version):
             if self._holds(worker, task):
                 self.leases[task] = replace(self.leases[task], version=oldest, over=HANDED_BACK)
@@ -430,6 +480,47 @@ class Reference:
         made = replace(self._take(task), lineage=version.lineage)
         self.replay[task] = Scored(made, worker, attempt, oldest, version.number, version.lineage)
         return "accepted"
+
+    def _refused(self, worker: str, task: str) -> str:
+        """Why nothing that the worker sends of this task is taken; "" if something may be."""
+        if not self.is_open(task):
+            return "unknown"
+        if task in self.by_hand:
+            return "dead"
+        return "suspended" if worker in self.suspended else ""
+
+    def _answer(self, worker: str, task: str, attempt: int, oldest: int, version: Version) -> str:
+        only = self.evaluation[task]
+        if (oldest, version) != (only.pv, Version(only.lineage, only.pv)):
+            if self._holds(worker, task):
+                self.leases[task] = replace(self.leases[task], over=HANDED_BACK)
+            return "mixed"
+        self.scored[task] = Answer(self._take(task), worker, attempt)
+        return "accepted"
+
+    # Evaluation -------------------------------------------------------------------------------------------------------
+
+    def evaluate(self, lineage: int, version: Version, name: str) -> int | None:
+        self._fence(lineage)
+        cursor = self.sets[name]
+        if self.round is None and cursor.whole and cursor.held_out:
+            self.rounds += 1
+            self.round = self.rounds, version, name
+            for index in range(cursor.count):
+                task = f"{name}/{self.rounds}/{index}"
+                self.evaluation[task] = Task(task, 0, 0, 0, 0, version.number, version.number, version.lineage)
+            self.asked += cursor.count
+        return self.round[0] if self.round and self.round[1:] == (version, name) else None
+
+    def conclude(self, lineage: int, number: int) -> None:
+        self._fence(lineage)
+        if self.round is None or self.round[0] != number:
+            return
+        self.concluded.append(len(self.evaluation) + len(self.scored))
+        for task in [*self.evaluation, *self.scored]:
+            self._take(task)
+            self.failures.pop(task, None)
+        self.round, self.keepers = None, set()
 
     # The learner ------------------------------------------------------------------------------------------------------
 
@@ -461,7 +552,7 @@ class Reference:
         if self.handed[0] != turn:
             self.handed = turn, self._hand_out(max(0, need - seats), causes)
         self.admit()
-        left = sum(one.left + one.missing for one in self.sets.values()) + len(self.redo)
+        left = sum(one.left + one.missing for one in self.sets.values() if not one.held_out) + len(self.redo)
         ready = sum(not one.drained for one in self.replay.values())
         outside = left + len(self.tasks) + len(self.retry) + ready
         taken = [task for task in self.handed[1] if task in self.replay]
@@ -514,7 +605,8 @@ class Reference:
         self._take_turn(lineage, turn, "restore")
         if self.committed == standing:
             return True
-        if self.committed or self.trained or any((self.tasks, self.retry, self.replay, self.dead, self.redo)):
+        known = self.tasks, self.retry, self.replay, self.dead, self.redo, self.evaluation, self.scored
+        if self.committed or self.trained or any(known):
             return False
         self.settled, self.committed = set(ids), standing
         return True
@@ -561,10 +653,18 @@ class Reference:
         return expired, failed, released, late, dead, lost, cancelled
 
     def bury(self, task: str) -> bool:
-        if not self.is_open(task) or task in self.dead or (task in self.replay and self.replay[task].drained):
+        if (
+            not self.is_open(task)
+            or task in self.dead
+            or task in self.scored
+            or (task in self.replay and self.replay[task].drained)
+        ):
             return False
-        self.dead[task] = self._take(task)
-        self.by_hand.add(task)
+        if task in self.evaluation:
+            self.scored[task] = Answer(self._take(task))
+        else:
+            self.dead[task] = self._take(task)
+            self.by_hand.add(task)
         self.failures.pop(task, None)
         return True
 
@@ -574,7 +674,8 @@ class Reference:
         return int(suspended)
 
     def revive(self, ids: Collection[str]) -> int:
-        failed = [task for task in ids if task in self.failures and (task in self.tasks or task in self.retry)]
+        leased_from = self.tasks, self.retry, self.evaluation
+        failed = [task for task in ids if task in self.failures and any(task in place for place in leased_from)]
         revived = [task for task in ids if task in self.dead or task in failed]
         for task in revived:
             self.failures.pop(task, None)
@@ -588,11 +689,12 @@ class Reference:
         return staleness_rules.abandoned(version, self.forks)
 
     def is_open(self, task: str) -> bool:
-        return any(task in place for place in (self.tasks, self.retry, self.replay, self.dead))
+        places = self.tasks, self.retry, self.replay, self.dead, self.evaluation, self.scored
+        return any(task in place for place in places)
 
     def task(self, task: str) -> Task:
-        found = self.tasks.get(task) or self.retry.get(task) or self.dead.get(task)
-        return found or self.replay[task].task
+        found = self.tasks.get(task) or self.retry.get(task) or self.dead.get(task) or self.evaluation.get(task)
+        return found or (self.replay.get(task) or self.scored[task]).task
 
     def _holds(self, worker: str, task: str) -> bool:
         return task in self.leases and self.leases[task].worker == worker
@@ -603,16 +705,30 @@ class Reference:
     def _take(self, task: str) -> Task:
         """Out of its place."""
         found = self.task(task)
-        for place in (self.tasks, self.retry, self.replay, self.dead, self.leases, self.partials):
-            place.pop(task, None)
+        places = (
+            self.tasks,
+            self.retry,
+            self.replay,
+            self.dead,
+            self.evaluation,
+            self.scored,
+            self.leases,
+            self.partials,
+        )
+        for place in places:
+            place.pop(task, None)  # type: ignore[attr-defined]
         self.by_hand.discard(task)
         return found
 
     def _send_back(self, task: str, **changes: int) -> None:
         floor = self.published.number if self.published else self.v
+        asked = task in self.evaluation
         partial_sample, was = self.partials.get(task), self._take(task)
         if partial_sample is not None:
             self.partials[task] = partial_sample
+        if asked:
+            self.evaluation[task] = replace(was, **changes)
+            return
         self.retry[task] = replace(was, pv=self.v, min_pv=floor, lineage=self.lineage, **changes)
 
     def _return_if_unfit(self, one: Scored) -> str:
@@ -642,7 +758,8 @@ class Reference:
 
     def _seats(self) -> int:
         among = self.leases if self.rules.late == "wait" else self.awaited
-        return sum(self.leases[task].version == self.v - self.rules.s for task in among)
+        oldest = self.v - self.rules.s
+        return sum(self.leases[task].version == oldest for task in among if task not in self.evaluation)
 
     @property
     def awaited(self) -> list[str]:
@@ -650,7 +767,8 @@ class Reference:
         return [task for task in self.leases if self.task(task).late > 0]
 
     def _cancel(self, which, late: bool) -> int:  # type: ignore[no-untyped-def]
-        gone = sorted((lease.version, task) for task, lease in self.leases.items() if which(lease))
+        trained = ((task, lease) for task, lease in self.leases.items() if task not in self.evaluation)
+        gone = sorted((lease.version, task) for task, lease in trained if which(lease))
         for _, task in gone:
             self._send_back(task, late=self.task(task).late + late)
         return len(gone)
@@ -659,7 +777,7 @@ class Reference:
         lease, was = self.leases[task], self.task(task)
         failed = self.failures.get(task) == was.attempt
         if lease.over == HANDED_BACK:
-            late = lease.version < self.v - self.rules.s
+            late = lease.version < self.v - self.rules.s and task not in self.evaluation
             self._send_back(task, late=was.late + late)
             return "late" if late else "released"
         tokens = self.partials[task].tokens if task in self.partials else 0
@@ -667,7 +785,10 @@ class Reference:
         if attempt < self.rules.max_attempts:
             self._send_back(task, attempt=attempt, kept=tokens)
             return "failed" if failed else "expired"
-        self.dead[task] = replace(self._take(task), attempt=attempt)
+        if task in self.evaluation:
+            self.scored[task] = Answer(replace(self._take(task), attempt=attempt))
+        else:
+            self.dead[task] = replace(self._take(task), attempt=attempt)
         self.failures.pop(task, None)
         return "dead"
 

@@ -46,6 +46,11 @@ class Snapshot:
     leader: tuple[str, int, str]
     orders: dict[str, str]
     suspended: set[str]
+    round: tuple[int, Version, str] | None
+    evaluation: list[Task]
+    scored: list[tuple[Task, str]]
+    keepers: set[str]
+    asked: tuple[int, int]
 
     def unlike(self, other: "Snapshot") -> str:
         """Returns the differences, one line for each field."""
@@ -59,9 +64,9 @@ def look(queue: Clients) -> Snapshot:
     names = [word.decode() for word in client.zrange(keys.backlog, 0, -1)]
     epochs: list[bytes] = client.hkeys(keys.settled)
     pipe = client.pipeline(transaction=True)
-    for key in (keys.tasks, keys.retry, keys.replay, keys.dead):
+    for key in (keys.tasks, keys.retry, keys.evaluation, keys.replay, keys.dead, keys.scored):
         pipe.xrange(key)
-    for key in (keys.tasks, keys.retry):
+    for key in (keys.tasks, keys.retry, keys.evaluation):
         pipe.xpending_range(key, "workers", "-", "+", 1000)
     for key in (keys.state, keys.published, keys.open, keys.failures, keys.stats, keys.partials):
         pipe.hgetall(key)
@@ -74,16 +79,18 @@ def look(queue: Clients) -> Snapshot:
     pipe.hmget(keys.fleet, "leader", "term", "plan")
     pipe.mget([keys.order(worker) for worker in WORKERS])
     pipe.hkeys(keys.suspended)
+    pipe.hgetall(keys.round)
+    pipe.zrange(keys.keepers, 0, -1)
     for name in names:
         pipe.hmget(keys.set(name), "epoch", "next")
         pipe.zrange(keys.candidates(name), 0, -1)
         pipe.get(keys.successes(name))
-    tasks, retry, replay, dead, held, held_again, *rest = pipe.execute()
+    tasks, retry, evaluation, replay, dead, answered, held, held_again, asked, *rest = pipe.execute()
     state, published, places, failures, stats, partials, *scored = rest[:11]
-    redo, settled, bits, updates, (leader, term, plan), orders, suspended, *of_sets = rest[11:]
+    redo, settled, bits, updates, (leader, term, plan), orders, suspended, round, keepers, *of_sets = rest[11:]
     cursors, waiting, earned = of_sets[::3], of_sets[1::3], of_sets[2::3]
     versions, ends, awaited, ready, in_hand = ({word.decode(): int(score) for word, score in row} for row in scored)
-    holders = _holders(tasks, held) | _holders(retry, held_again)
+    holders = _holders(tasks, held) | _holders(retry, held_again) | _holders(evaluation, asked)
     now, told = _words(state), _words(published)
     return Snapshot(
         learner=(int(now["lineage"]), int(now["v"]), int(now["uncommitted"]), now.get("turn", "0 resume"),
@@ -116,6 +123,11 @@ def look(queue: Clients) -> Snapshot:
         leader=((leader or b"").decode(), int(term or 0), (plan or b"").decode()),
         orders={worker: order.decode() for worker, order in zip(WORKERS, orders, strict=True) if order},
         suspended={worker.decode() for worker in suspended},
+        round=_round(_words(round)) if round else None,
+        evaluation=[_task(row) for row in evaluation],
+        scored=[(_task(row), "" if b"reason" in row[1] else row[1][b"worker"].decode()) for row in answered],
+        keepers={worker.decode() for worker in keepers},
+        asked=(int(stats.get(b"asked", 0)), int(stats.get(b"concluded", 0))),
     )  # fmt: skip
 
 
@@ -129,8 +141,13 @@ def _settled(epochs: Sequence[bytes], counts: Mapping[bytes, bytes], bits: Seque
     return {task for ids in found.values() for task in ids}
 
 
+def _round(words: Mapping[str, str]) -> tuple[int, Version, str]:
+    return int(words["number"]), Version(int(words["lineage"]), int(words["version"])), words["sets"]
+
+
 def expected(run: Reference) -> Snapshot:
     streams = {"tasks": run.tasks, "retry": run.retry, "replay": run.replay, "dead": run.dead}
+    streams |= {"evaluation": run.evaluation, "scored": run.scored}
     turn, move = run.turn
     return Snapshot(
         learner=(run.lineage, run.v, run.uncommitted, f"{turn} {move}", run.committed),
@@ -157,6 +174,11 @@ def expected(run: Reference) -> Snapshot:
         leader=run.leader,
         orders=run.orders,
         suspended=run.suspended,
+        round=run.round,
+        evaluation=list(run.evaluation.values()),
+        scored=[(one.task, one.worker) for one in run.scored.values()],
+        keepers=run.keepers,
+        asked=(run.asked, sum(run.concluded)),
     )
 
 

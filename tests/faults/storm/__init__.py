@@ -5,6 +5,7 @@
 - The learner is one process, or a launcher with two ranks, each of which is killed and stopped like any other role; a
   rank that is stopped stays so beyond its deadline.
 - Two controllers at times, by a fleet file that changes, rent and dismiss workers besides those of the supervisor.
+- One held-out set or two are evaluated every few updates.
 - With `--containers` the workers but those of the fleet are containers: compose starts them and gives them their
   notices, and starts those that were killed again.
 - After the last kill the run must finish; then `checker` judges whether every promise was kept.

@@ -16,16 +16,22 @@ from echo_queue import failpoints
 from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_redis, connect_store
+from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import EchoQueueError
-from echo_queue.queue import Audit, Chunk, PromptSet, RunRules, Status
+from echo_queue.evaluation import stored
+from echo_queue.evaluation.results import PromptAnswers, result_of
+from echo_queue.queue import Audit, Chunk, Evaluations, PromptSet, RunRules, Status
 from echo_queue.submission.sources.registry import open_source
 from tests.faults.history import machines, recorder, served_versions
-from tests.faults.history.checker import Evidence, Link, Snapshot, Update
+from tests.faults.history.checker import Evidence, Kept, KeptRow, Link, Snapshot, Update
+from tests.faults.history.facts import said_by
 from tests.faults.storm import fleet, prompts, simulated
 from tests.queue.clients import Clients
 
 LOOK_S = (0.2, 0.5)
 SNAPSHOTS = "snapshots.jsonl"
+MOST_LINES = 10_000
+"""More lines about rounds of evaluation than the queue keeps of a storm."""
 CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 
 
@@ -95,7 +101,22 @@ class StormObserver:
             stamped=True,
             served=served_versions.read(self.config.run.dir),
             machines=machines.read(self.directory, fleet.CAPS),
+            told=tuple(filter(None, map(result_of, Evaluations(queue.caller).lines(MOST_LINES)))),
+            kept=tuple(results(store)),
         )
+
+
+def results(store: ObjectStore) -> Iterator[Kept]:
+    """Yields what the store has of each round of evaluation."""
+    for name, version in stored.versions(store):
+        result, answered = stored.read(store, name, version)
+        yield Kept(result, tuple(map(_row, answered)))
+
+
+def _row(answered: PromptAnswers) -> KeptRow:
+    tokens = [(one.tokens, one.reward, one.finish) for one in answered.answers if one.tokens is not None]
+    assert len(tokens) == len(answered.answers), "the rounds of a storm are small enough to be kept whole"
+    return KeptRow(answered.index, said_by(tokens), answered.rewards, answered.reason)
 
 
 def monitor(directory: Path) -> int:

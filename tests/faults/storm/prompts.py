@@ -1,16 +1,19 @@
-"""The prompt sets of a storm, each the same whenever it is written: which are submitted, and which are poison."""
+"""The prompt sets of a storm, each the same whenever it is written: which are submitted, which are held out, and which
+prompts are poison.
+"""
 
 import random
 from pathlib import Path
 
 import orjson
 
-from echo_queue.config import Prompts
+from echo_queue.config import Evaluation, Prompts
 from tests.faults.storm.simulated import VOCABULARY
 
 MOST_TURNS = 3
-ONE_IN_POISON = 997
-"""Prompts that no environment can score."""
+ONE_IN_POISON, ONE_IN_POISON_HELD_OUT = 997, 37
+"""Prompts that no environment can score, among those of training and those that are held out."""
+HELD_OUT = "held-out-"
 FINAL_SET, FINAL_ROWS = "final", 10
 """Declared at the beginning, submitted last: until then the run cannot be finished."""
 
@@ -34,6 +37,11 @@ def write_set(directory: Path, seed: int, number: int) -> Prompts:
     )
 
 
+def write_held_out(evaluation: Evaluation, rows: int) -> None:
+    """Writes the source of an evaluation."""
+    write_rows(Path(evaluation.source), rows, number_of(evaluation.name), ONE_IN_POISON_HELD_OUT)
+
+
 def final_set(directory: Path) -> Prompts:
     return Prompts.model_validate({"set": FINAL_SET, "source": str(final_source(directory))})
 
@@ -45,11 +53,16 @@ def final_source(directory: Path) -> Path:
 def is_poison(task: str) -> bool:
     """Returns whether no environment can score this prompt; `write_rows` marks the same ones."""
     name, _, index = task.rsplit("/", 2)
-    number = 0 if name == FINAL_SET else int(name.rpartition("-")[2])
-    return (int(index) + 1 + number) % ONE_IN_POISON == 0
+    one_in = ONE_IN_POISON_HELD_OUT if name.startswith(HELD_OUT) else ONE_IN_POISON
+    return (int(index) + 1 + number_of(name)) % one_in == 0
 
 
-def write_rows(source: Path, rows: int, number: int) -> None:
+def number_of(name: str) -> int:
+    """Returns the number of the set of this name."""
+    return 0 if name == FINAL_SET else int(name.rpartition("-")[2])
+
+
+def write_rows(source: Path, rows: int, number: int, one_in: int = ONE_IN_POISON) -> None:
     """Writes the file whole or not at all."""
     source.parent.mkdir(parents=True, exist_ok=True)
     unfinished = source.with_suffix(".tmp")
@@ -57,7 +70,7 @@ def write_rows(source: Path, rows: int, number: int) -> None:
         {
             "prompt": f"w{number % VOCABULARY} w{row % VOCABULARY}",
             "wanted": f"w{row % VOCABULARY}",
-            "poison": (row + number) % ONE_IN_POISON == 0,
+            "poison": (row + number) % one_in == 0,
             "turns": 1 + row % MOST_TURNS,
         }
         for row in range(1, rows + 1)

@@ -31,6 +31,7 @@ from tests.faults.storm import fleet, prompts
 from tests.faults.storm.settings import SPOTS
 from tests.faults.storm.simulated import ParityScorer, SimulatedEngine
 from tests.queue.clients import Clients
+from workers.environments.scorer import environments_of
 from workers.shutdown import Shutdown, on_signals
 
 if TYPE_CHECKING:
@@ -129,7 +130,8 @@ def _work(config: Config, name: str, shutdown: Shutdown) -> int:
     served_versions.watch(config.run.dir)
     weights = config.weights.model_copy(update={"reachable": name != SPOTS[-1]})
     config = config.model_copy(update={"weights": weights})
-    work(config, name, ParityScorer(config.environment.kind == "interactive"), shutdown, SimulatedEngine)  # type: ignore[arg-type]
+    scorers = [ParityScorer(environment.kind == "interactive") for environment in environments_of(config)]
+    work(config, name, scorers, shutdown, SimulatedEngine)  # type: ignore[arg-type]
     return 0
 
 
@@ -144,7 +146,10 @@ def controller(directory: Path, config: Config, name: str) -> int:
 
 
 def submit(directory: Path, config: Config, name: str) -> int:
-    """Submits set after set while the backlog is short; a set that was acknowledged is never submitted again."""
+    """Submits set after set while the backlog is short, the first one together with what is held out.
+
+    A set that was acknowledged is never submitted again.
+    """
     done = directory / "submitted"
     done.mkdir(exist_ok=True)
     queue = Clients.connected_as(config, "monitor")
@@ -153,11 +158,12 @@ def submit(directory: Path, config: Config, name: str) -> int:
         if number < 2 or queue.status().backlog < BACKLOG:
             submitted = prompts.write_set(directory, config.run.seed, number)
             wait = random.random() < 0.5  # or leave it to Celery and its reconciler
-            submission.submit(config.model_copy(update={"prompts": submitted}), wait=wait)
+            alone = submitted.set if number else None
+            submission.submit(config.model_copy(update={"prompts": submitted}), set=alone, wait=wait)
             (done / submitted.set).touch()
         time.sleep(0.05)
     prompts.write_rows(prompts.final_source(directory), prompts.FINAL_ROWS, 0)
-    submission.submit(config.model_copy(update={"prompts": prompts.final_set(directory)}))
+    submission.submit(config.model_copy(update={"prompts": prompts.final_set(directory)}), set=prompts.FINAL_SET)
     return 0
 
 

@@ -3,11 +3,12 @@
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 from echo_queue.config import Config, toml_text
 from echo_queue.config.loading import load
 from echo_queue.launch.supervisor import Role
-from tests.faults.storm import simulated
+from tests.faults.storm import prompts, simulated
 
 WORKERS, SPOTS = ("worker-1", "worker-2"), ("spot-1", "spot-2")
 """Workers that the supervisor keeps, and those that come and go."""
@@ -31,6 +32,9 @@ KILLS = {
 KILLS_WITH_RANKS = {**KILLS, "learner": 4}
 """Ranks that were killed are back after seconds, in which the launcher notices the death and they find each other."""
 STOPS = {"worker": 6, "learner": 2, "controller": 2, "celery": 1, "submit": 1, "redis": 1, "store": 1}
+KINDS = ("function", "interactive")
+HELD_OUT_ROWS = (40, 80)
+"""The fewest and the most prompts of a held-out set."""
 IN_CONTAINERS = {"worker": 0.12, "spot": 0.6}
 """The share of all kills and notices that workers in containers get, where one takes seconds to begin."""
 
@@ -51,18 +55,23 @@ def configure(directory: Path, seed: int, ranks: int | None = None) -> Config:
     """The run of a storm, written to `directory`. `ranks`: those of its learner; None: as the seed draws."""
     simulated.make_base(directory / "base")
     (directory / "run.toml").write_text(toml_text.written(rules(directory, seed, ranks)))
-    return load(directory / "run.toml", {})
+    config = load(directory / "run.toml", {})
+    draw = random.Random(f"held out {seed}")
+    for evaluation in config.evaluation:
+        prompts.write_held_out(evaluation, draw.randint(*HELD_OUT_ROWS))
+    return config
 
 
 def in_words(config: Config) -> str:
     """Returns the rules that decide most, as a phrase."""
     staleness = config.staleness
     pace = "paced" if staleness.pace else "not paced"
+    held_out = ", ".join(f"{one.samples} samples every {one.every_updates} updates" for one in config.evaluation)
     return (
         f"{config.rollout.mode}, {config.environment.kind}, S = {staleness.s}, κ = {staleness.kappa}, "
         f"B = {config.learner.batch_groups}, {pace}, "
         f"what is late is {'sent back' if staleness.late == 'requeue' else 'waited for'}, "
-        f"{_methods(config)}, "
+        f"{_methods(config)}, held out: {held_out}, "
         f"{'a learner of one process' if config.learner.ranks == 1 else f'{config.learner.ranks} ranks'}"
     )
 
@@ -73,7 +82,7 @@ def _methods(config: Config) -> str:
     return " and ".join(f"{name} = {value}" for name, value in changed.items()) or "all is trained in order"
 
 
-def rules(directory: Path, seed: int, ranks: int | None = None) -> dict[str, dict[str, object]]:
+def rules(directory: Path, seed: int, ranks: int | None = None) -> dict[str, Any]:
     """Returns the configuration, section by section, as the seed draws it."""
     drawn_ranks = random.Random(f"ranks {seed}").randint(1, MOST_RANKS)
     draw = random.Random(f"rules {seed}")
@@ -84,9 +93,7 @@ def rules(directory: Path, seed: int, ranks: int | None = None) -> dict[str, dic
         "run": {"name": "storm", "dir": str(directory / "run"), "seed": seed % 2**31},
         "redis": {"program": program} if program else {},
         "model": {"base": str(directory / "base"), "max_prompt_tokens": 8, "max_new_tokens": simulated.LONG},
-        "environment": {"kind": "interactive", "function": "tests.workers.guessing:Guessing"}
-        if draw.random() < 0.5
-        else {"kind": "function", "function": "tests.workers.rewards:matches_column"},
+        "environment": _environment("interactive" if draw.random() < 0.5 else "function"),
         "rollout": {
             "workers": len(WORKERS + SPOTS),
             "mode": mode,
@@ -94,6 +101,7 @@ def rules(directory: Path, seed: int, ranks: int | None = None) -> dict[str, dic
             "concurrent_groups": 64,
             "progress_s": 0.1,
             "grace_s": 2.0,
+            "evaluation_share": random.Random(f"share {seed}").choice((0.1, 0.5)),
         },
         "staleness": {
             "s": s,
@@ -120,7 +128,30 @@ def rules(directory: Path, seed: int, ranks: int | None = None) -> dict[str, dic
             "encrypt": draw.random() < 0.5,
         },
         "selection": _selection(random.Random(f"selection {seed}"), s),
+        "evaluation": _evaluations(directory, random.Random(f"evaluations {seed}")),
     }
+
+
+def _environment(kind: str) -> dict[str, object]:
+    function = "guessing:Guessing" if kind == "interactive" else "rewards:matches_column"
+    return {"kind": kind, "function": f"tests.workers.{function}"}
+
+
+def _evaluations(directory: Path, draw: random.Random) -> list[dict[str, object]]:
+    """One held-out set, or two, of which any may be scored by another environment than training's."""
+    names = [f"{prompts.HELD_OUT}{number}" for number in range(1, draw.randint(1, 2) + 1)]
+    return [
+        {
+            "name": name,
+            "source": str(directory / "sources" / f"{name}.jsonl"),
+            "samples": draw.randint(1, 3),
+            "temperature": draw.choice((0.0, 0.7, 1.0)),
+            "max_new_tokens": draw.choice((0, simulated.SHORT, simulated.LONG // 2)),
+            "every_updates": draw.randint(2, 5),
+        }
+        | ({"environment": _environment(draw.choice(KINDS))} if draw.random() < 0.5 else {})
+        for name in names
+    ]
 
 
 def _selection(draw: random.Random, s: int) -> dict[str, object]:

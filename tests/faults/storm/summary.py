@@ -143,6 +143,11 @@ def met(config: Config, verdict: Verdict, done: Counter[str]) -> dict[str, int]:
         "a worker that went on where another was killed": verdict.continued,
         "a partial rollout of tokens that the model does not have": verdict.dropped,
     }
+    if verdict.rounds:
+        often["a round of evaluation that was answered"] = verdict.rounds.answered
+        often["a round that newer versions overtook"] = verdict.rounds.overtaken
+        often["a round that was given up"] = verdict.rounds.given_up
+        often["a keeper that was killed"] = verdict.rounds.keepers_killed
     if verdict.fleet:
         often["a machine that was dismissed"] = verdict.fleet.dismissed
         often["a machine that its controller ended"] = verdict.fleet.ended

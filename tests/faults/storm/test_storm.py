@@ -19,11 +19,12 @@ from echo_queue.submission.needed_columns import needed_columns
 from echo_queue.submission.sources.registry import open_source
 from tests.faults.history.checker import judge
 from tests.faults.history.machines import Machines
+from tests.faults.history.test_check_evaluation import a_round
 from tests.faults.history.test_check_fleet import a_fleet
 from tests.faults.history.test_checker import a_good_run
 from tests.faults.storm import fleet, prompts
 from tests.faults.storm.observer import CHAINED, raised
-from tests.faults.storm.settings import KILLS, rules
+from tests.faults.storm.settings import HELD_OUT_ROWS, KILLS, rules
 from tests.faults.storm.summary import StormSummary, met
 from tests.seed import session_seed
 from tests.tiers import whole
@@ -153,6 +154,15 @@ def test_a_long_storm_whose_controllers_dismissed_nobody_shows_too_little(tmp_pa
     assert lacking & missing(met(config, idle, Counter()))
 
 
+def test_a_long_storm_without_a_round_given_up_or_a_keeper_killed_shows_too_little(tmp_path: Path) -> None:
+    config, verdict = Config.model_validate(rules(tmp_path, 1)), judge(a_round())
+    lacking = {"a round that was given up", "a keeper that was killed"}
+    assert verdict.rounds
+    assert lacking & missing(met(config, verdict, Counter())) == {"a round that was given up"}
+    rounds = replace(verdict.rounds, given_up=1, keepers_killed=0)
+    assert lacking & missing(met(config, replace(verdict, rounds=rounds), Counter())) == {"a keeper that was killed"}
+
+
 def test_a_storms_fleet_file_is_one_and_its_demand_changes(tmp_path: Path) -> None:
     supplies = set()
     for seed in range(3):
@@ -180,6 +190,20 @@ def test_every_environment_can_score_the_prompts_of_a_storm(kind: str, tmp_path:
     ((_, rows),) = open_source(prompts.write_set(tmp_path, 1, 0).source).scan(10_000)
     assert len(rows) >= 300
     assert not any(needed.lacking(row) for row in rows)
+
+
+def test_every_storm_evaluates_and_some_of_its_held_out_prompts_are_poison(tmp_path: Path) -> None:
+    for seed in range(20):
+        config = Config.model_validate(rules(tmp_path, seed))
+        assert 1 <= len(config.evaluation) <= 2
+        for evaluation in config.evaluation:
+            prompts.write_held_out(evaluation, HELD_OUT_ROWS[0])
+            ((_, rows),) = open_source(evaluation.source).scan(1_000)
+            needed = needed_columns(config.environment_of(evaluation.name))
+            assert not any(needed.lacking(row) for row in rows)
+            poison = [row.columns["poison"] for row in rows]
+            assert poison == [prompts.is_poison(f"{evaluation.name}/7/{index}") for index in range(len(rows))]
+            assert 0 < sum(poison) <= 3
 
 
 def _batch(drawn: dict[str, dict[str, Any]]) -> object:

@@ -8,7 +8,7 @@ import pytest
 from echo_queue.config import Config
 from echo_queue.config.checks import contradictions
 from echo_queue.config.keys import WORKERS, keys_of
-from echo_queue.fleet.invitation.settings import foreign, shared
+from echo_queue.fleet.invitation.settings import code_named, foreign, shared
 
 RUN = {"run": {"name": "home", "dir": "runs/home"}}
 
@@ -23,9 +23,39 @@ def test_a_machine_that_joins_asks_the_users_function_as_often_as_the_others() -
     assert shared(Config.model_validate(RUN | {"environment": environment}))["environment"] == environment
 
 
-def test_all_keys_of_a_section_in_a_section_travel_or_none() -> None:
-    inner = [key for key in keys_of(Config) if key.path.count(".") > 1]
-    assert all(len({other.whose for other in inner if other.parent == key.parent}) == 1 for key in inner)
+def test_a_machine_that_joins_answers_evaluations_as_the_others_do_and_learns_of_no_source() -> None:
+    math = {"kind": "function", "function": "judge:score", "processes": 3}
+    held_out = {"name": "held-out", "source": "/home/me/held.jsonl", "samples": 4, "every_updates": 5}
+    settings = RUN | {"evaluation": [held_out | {"environment": math}, {"name": "easy", "environment": {}}]}
+    evaluations = shared(Config.model_validate(settings))["evaluation"]
+    assert evaluations == [
+        {"name": "held-out", "samples": 4, "environment": {"kind": "function", "function": "judge:score"}},
+        {"name": "easy", "environment": {}},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "refused"),
+    [
+        ([{"name": "a"}, {"name": "b", "source": "/etc/passwd"}], ["evaluation.source"]),
+        ([{"name": "a", "environment": {"processes": 64}}], ["evaluation.environment.processes"]),
+        ([{"name": "a", "environment": "b"}], ["evaluation.environment"]),
+        ({"name": "a"}, ["evaluation"]),
+        (["a"], ["evaluation"]),
+    ],
+)
+def test_a_token_with_anything_else_about_evaluations_is_refused(evaluation: Any, refused: list[str]) -> None:
+    assert list(foreign({"evaluation": evaluation})) == refused
+
+
+def test_the_code_of_every_evaluation_is_named_to_whoever_joins() -> None:
+    own = {"environment": {"kind": "function", "function": "judge:score"}}
+    other = {"environment": {"kind": "interactive", "function": "game:Game"}}
+    assert code_named(own | {"evaluation": [{"name": "a"} | other, {"name": "b"} | own, {"name": "c"}]}) == (
+        "judge:score, game:Game"
+    )
+    assert code_named({"evaluation": [{"name": "a"} | other]}) == "game:Game"
+    assert code_named({"evaluation": [{"name": "a"}]}) == ""
 
 
 def test_no_token_names_a_path_or_an_address_but_the_services() -> None:
@@ -41,8 +71,14 @@ def test_no_token_names_a_path_or_an_address_but_the_services() -> None:
         {"rollout": {"top_p": 0.75}, "learner": {"correction": {"preset": "cispo"}}},
         {"rollout": {"top_p": 0.75}, "learner": {"loss": "mine:loss"}},
         {"queue": {"lease_s": 120.0}, "telemetry": {"heartbeat_s": 20.0}},
+        {"prompts": {"set": "train", "source": "a.jsonl"}, "evaluation": [{"name": "prompts", "source": "b.jsonl"}]},
     ],
-    ids=["a nucleus with a correction that bears it", "a nucleus with an own loss", "slow heartbeats"],
+    ids=[
+        "a nucleus with a correction that bears it",
+        "a nucleus with an own loss",
+        "slow heartbeats",
+        "an evaluation with the name that a training set has by default",
+    ],
 )
 def test_what_joins_a_valid_run_is_valid_by_itself(settings: dict[str, Any]) -> None:
     config = Config.model_validate(RUN | settings)

@@ -27,7 +27,6 @@ from tests.learner.states import restore, state_of
 from tests.learner.synthetic import group
 from tests.workers.publications import Publications
 from tests.workers.small import save_model
-from workers.engines import Sampling
 from workers.engines.transformers.engine import TransformersEngine
 from workers.weights.lora import LoraStage, OtherBase
 from workers.weights.swap import WeightSwap
@@ -64,7 +63,7 @@ class Worker:
     """A worker's engine on the model in `folder`, and its stage; it fetches what `learner` published."""
 
     def __init__(self, folder: Path, learner: Publications) -> None:
-        self.engine = TransformersEngine(str(folder), Version(0, 0), "bfloat16", 64, Sampling())
+        self.engine = TransformersEngine(str(folder), Version(0, 0), "bfloat16", 64)
         self.stage, self.learner = LoraStage(self.engine.weight), learner
 
     def serve(self, number: int) -> Manifest:

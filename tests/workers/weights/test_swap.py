@@ -14,7 +14,6 @@ from echo_queue.records import Version
 from echo_queue.weights import Manifest, TensorInfo
 from tests.workers.publications import Publications, holds
 from tests.workers.worker_harness import tensors_of
-from workers.engines import Sampling
 from workers.engines.transformers.engine import TransformersEngine
 from workers.weights.swap import FEW, FailedSwap, WeightSwap, probed
 
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.parametrize("s3_server", ["rclone"], indirect=True)
 
 @pytest.fixture
 def engine(folder: Path) -> TransformersEngine:
-    return TransformersEngine(str(folder), Version(0, 0), "float32", 64, Sampling())
+    return TransformersEngine(str(folder), Version(0, 0), "float32", 64)
 
 
 @pytest.fixture

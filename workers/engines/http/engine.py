@@ -35,15 +35,26 @@ class HttpEngine:
     name = "http"
 
     def __init__(
-        self, folder: str, version: Version, access: ServerAccess, *, dtype: str, longest: int, sampling: Sampling
+        self,
+        folder: str,
+        version: Version,
+        access: ServerAccess,
+        *,
+        dtype: str,
+        longest: int,
+        trial: Sampling,
+        stop_tokens: Sequence[int] = (),
     ) -> None:
         """`folder`: the model that the server was started with, or its hub name. `longest`: most tokens of a sample.
+
+        `trial`: the sampling with which the server is tried out. `stop_tokens` end a sample, as do those that the
+        model's generation settings name.
 
         Raises `ConfigError` for a server that does not answer within the deadline, or does not fit.
         """
         self.version = version
         self.sampled = 0
-        self._sampling, self._deadline_s = sampling, access.deadline_s
+        self._stop_tokens, self._deadline_s = sorted(stop_tokens), access.deadline_s
         self._server = Server(access.url, access.key, access.deadline_s)
         self._streams = Streams(self._server, access.deadline_s, access.streams)
         self._samples: dict[SampleKey, HttpSample] = {}
@@ -53,7 +64,7 @@ class HttpEngine:
         self._failed: EchoQueueError | None = None
         """The error after which the server's weights are unknown; no sample is begun until they are known."""
         try:
-            self._weights = self._open(folder, access, dtype, longest)
+            self._weights = self._open(folder, access, dtype, longest, trial)
         except EchoQueueError as error:
             self._streams.close()
             self._server.close()
@@ -124,20 +135,20 @@ class HttpEngine:
         self._server.close()
         self._weights.close()
 
-    def _open(self, folder: str, access: ServerAccess, dtype: str, longest: int) -> ServerWeights:
+    def _open(self, folder: str, access: ServerAccess, dtype: str, longest: int, trial: Sampling) -> ServerWeights:
         """Checks that the server fits and loads what it is given, and gives it the weights of `folder`."""
         model = open_model(folder, dtype).eval()
         self._settings = patiently(self._server.settings, self._deadline_s)
         problems = list(unfit(self._settings, model.config, dtype, longest))
         if problems:
             raise ConfigError(*problems)
-        self._stop_tokens = sorted({*self._sampling.stop_tokens, *stop_tokens(model)})
+        self._stop_tokens = sorted({*self._stop_tokens, *stop_tokens(model)})
         state = model.state_dict(keep_vars=True)
         weights = ServerWeights(self._server, access, state)
         try:
             with negated(model):
                 self._give(weights, state)
-                try_out(self._streams, model, dtype, self._sampling, weights.label)
+                try_out(self._streams, model, dtype, trial, weights.label)
             self._give(weights, state)
             weights.learn()
         except EchoQueueError:
@@ -155,7 +166,7 @@ class HttpEngine:
             if not sample.stream and not sample.finish:
                 sample.stream = f"{self._name}-{next(self._numbers)}"
                 self._by_stream[sample.stream] = sample
-                request = sample.server_request(self._sampling, self._stop_tokens, self._weights.label)
+                request = sample.server_request(self._stop_tokens, self._weights.label)
                 self._streams.begin(sample.stream, request)
 
     def _take_events(self, wait_s: float) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from blake3 import blake3
 
-from workers.engines.protocol import SampleRequest, Sampling
+from workers.engines.protocol import SampleRequest
 from workers.engines.running_sample import RunningSample
 
 
@@ -36,14 +36,14 @@ class HttpSample(RunningSample):
         """Drops the pending tokens, because the weights that drew them are unknown."""
         self._pending.clear()
 
-    def server_request(self, sampling: Sampling, stop_tokens: list[int], label: str) -> Mapping[str, Any]:
+    def server_request(self, stop_tokens: list[int], label: str) -> Mapping[str, Any]:
         """Returns the server's request for the rest of the sample."""
         return {
             "token_ids": [*self.request.prompt.tolist(), *self.tokens],
             "cache_salt": label,
             "sampling_params": {
-                "temperature": sampling.temperature,
-                "top_p": sampling.top_p,
+                "temperature": self.request.sampling.temperature,
+                "top_p": self.request.sampling.top_p,
                 "seed": seed_at(self.request.seed, len(self.tokens)),
                 "max_tokens": self.request.limit - len(self.tokens),
                 "stop_token_ids": stop_tokens,

@@ -57,10 +57,10 @@ def try_out(streams: Streams, model: PreTrainedModel, dtype: str, sampling: Samp
     """Checks that a server that was given the weights of `model` generates with them. Raises `ConfigError` if not."""
     vocabulary = model.config.get_text_config().vocab_size
     prompt = np.linspace(0, vocabulary - 1, PROMPT).astype(np.int32)
-    request = SampleRequest(SampleKey("trial", 0), prompt, 0, TOKENS)
+    request = SampleRequest(SampleKey("trial", 0), prompt, 0, TOKENS, sampling=sampling)
     tokens: list[int] = []
     logprobs: list[float] = []
-    for chunk in streams.whole("trial", HttpSample(request).server_request(sampling, [], label)):
+    for chunk in streams.whole("trial", HttpSample(request).server_request([], label)):
         tokens += chunk.tokens
         logprobs += chunk.logprobs
     expected = _logprobs(model, prompt, np.array(tokens, np.int32), sampling)

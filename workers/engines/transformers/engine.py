@@ -25,7 +25,7 @@ from echo_queue.weights.tensors import matches
 from workers.engines import model_folder
 from workers.engines.draw import draw
 from workers.engines.gpu_copies import GpuCopies, pairs_by_place
-from workers.engines.protocol import PROBE_THREADS, SampleKey, SampleRequest, Sampling, check
+from workers.engines.protocol import PROBE_THREADS, SampleKey, SampleRequest, check
 from workers.engines.transformers import attention
 from workers.engines.transformers.kv_cache import KeysValues, KVCache
 from workers.engines.transformers.qwen3_step import Qwen3Step
@@ -41,8 +41,12 @@ class TransformersEngine:
 
     name = "transformers"
 
-    def __init__(self, folder: str, version: Version, dtype: str, longest: int, sampling: Sampling) -> None:
+    def __init__(
+        self, folder: str, version: Version, dtype: str, longest: int, stop_tokens: Sequence[int] = ()
+    ) -> None:
         """Opens a model folder or hub name. `longest`: the most tokens of a prompt and its completion together.
+
+        `stop_tokens` end a sample, as do those that the model's generation settings name.
 
         Raises `ConfigError` for a model that is too short for `longest`, or that has layers of another kind.
         """
@@ -63,9 +67,8 @@ class TransformersEngine:
         self._model.config.output_router_logits = False  # only a loss of pre-training needs them
         self._forward = Qwen3Step(self._model, longest) if qwen3_applies(self._model) else self._plain_forward
         self._copies = GpuCopies()
-        self._sampling = sampling
-        stop_tokens = {*sampling.stop_tokens, *model_folder.stop_tokens(model)}
-        self._stop_tokens = torch.tensor(sorted(stop_tokens), dtype=torch.long, device=self._device)
+        all_stops = sorted({*stop_tokens, *model_folder.stop_tokens(model)})
+        self._stop_tokens = torch.tensor(all_stops, dtype=torch.long, device=self._device)
         self._waiting: list[SampleRequest] = []
         self._start_empty()
 
@@ -87,7 +90,7 @@ class TransformersEngine:
         self._cache.make_room()
         logits = self._forward(*self._rows.inputs, self._cache.mask, self._cache)
         self._cache.advance()
-        tokens, logprobs = draw(logits, self._rows.uniform, self._sampling.temperature, self._sampling.top_p)
+        tokens, logprobs = draw(logits, self._rows.uniform, self._rows.by_sampling)
         self.sampled += len(tokens)
         stops = torch.isin(tokens, self._stop_tokens)
         ended = self._rows.write(tokens, logprobs, stops)

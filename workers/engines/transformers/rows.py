@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from echo_queue.records import Finish, PartialSample, Span
-from workers.engines.draw import uniforms
-from workers.engines.protocol import SampleKey, SampleRequest
+from workers.engines.draw import rows_by_sampling, uniforms
+from workers.engines.protocol import SampleKey, SampleRequest, Sampling
 
 INPUT, POSITION, INDEX, LIMIT = range(4)
 """Columns of the rows' state: the token that the next step reads and its position in the sequence, the index in the
@@ -37,6 +37,7 @@ class BatchRows:
     def __init__(self, device: torch.device) -> None:
         self._steps = 0
         self._samples: list[_BatchRow] = []
+        self._by_sampling: dict[Sampling, list[int]] | None = None
         self._state = torch.zeros(0, 4, dtype=torch.long, device=device)
         self._uniform = torch.zeros(0, 0, dtype=torch.float64, device=device)
         """[R, tokens] in [0, 1): the random number of each token. Tokens and log-probabilities have the same shape."""
@@ -61,6 +62,13 @@ class BatchRows:
         return self._uniform.gather(1, self._state[:, INDEX : INDEX + 1]).squeeze(1)
 
     @property
+    def by_sampling(self) -> dict[Sampling, list[int]]:
+        """The rows of each sampling."""
+        if self._by_sampling is None:
+            self._by_sampling = rows_by_sampling(sample.request.sampling for sample in self._samples)
+        return self._by_sampling
+
+    @property
     def widest(self) -> int:
         """The length of the longest sequence without its last token, which the next step reads."""
         return max(len(sample.request.prompt) + self._next_index(sample) - 1 for sample in self._samples)
@@ -69,6 +77,7 @@ class BatchRows:
         """Appends a row for each request, in this order."""
         for request in requests:
             self._samples.append(_BatchRow(request, self._steps, list(request.partial_sample.spans)))
+        self._by_sampling = None
         columns = max(sample.request.limit for sample in self._samples)
         partials = [request.partial_sample for request in requests]
         device = self._state.device
@@ -143,6 +152,7 @@ class BatchRows:
         for hole, mover in zip(holes, movers, strict=True):
             self._samples[hole] = self._samples[mover]
         del self._samples[stay:]
+        self._by_sampling = None
         to, by = (torch.tensor(rows, dtype=torch.long, device=self._state.device) for rows in (holes, movers))
         self._state, self._uniform, self._tokens, self._logprobs = (
             _replaced(table, to, by)[:stay] for table in (self._state, self._uniform, self._tokens, self._logprobs)

@@ -10,9 +10,10 @@ from echo_queue.errors import ConfigError
 from echo_queue.records import Finish, PartialSample, Version
 from echo_queue.weights.manifest import TensorInfo
 from echo_queue.weights.tensors import matches
+from workers.engines import model_folder
 from workers.engines.draw import uniforms
 from workers.engines.gpu_copies import GpuCopies
-from workers.engines.model_folder import misfits, open_model, stop_tokens, too_short
+from workers.engines.model_folder import misfits, open_model, too_short
 from workers.engines.protocol import PROBE_THREADS, SampleKey, SampleRequest, Sampling, check
 from workers.engines.running_sample import RunningSample
 from workers.engines.vllm.layout import renew, views
@@ -32,9 +33,11 @@ class VllmEngine:
     name = "vllm"
 
     def __init__(
-        self, folder: str, version: Version, capacity: Capacity, sampling: Sampling, metrics_port: int = 0
+        self, folder: str, version: Version, capacity: Capacity, stop_tokens: Sequence[int] = (), metrics_port: int = 0
     ) -> None:
         """`folder`: a model folder or hub name. `metrics_port`: port of vLLM's metrics (`metrics.py`); 0: none.
+
+        `stop_tokens` end a sample, as do those that the model's generation settings name.
 
         Raises `ConfigError` for a model that vLLM does not serve, or whose weights could not be replaced.
         """
@@ -44,12 +47,12 @@ class VllmEngine:
         problems = list(too_short(model.config, capacity.tokens))
         if problems:
             raise ConfigError(*problems)
-        self._stop_tokens = sorted({*sampling.stop_tokens, *stop_tokens(model)})
+        self._stop_tokens = sorted({*stop_tokens, *model_folder.stop_tokens(model)})
         self._vllm = open_vllm(folder, capacity, stats=metrics_port > 0)
         from workers.engines.vllm.sampler import Sampler  # imported once vLLM's environment is set
 
         runner = self._vllm.model_executor.driver_worker.worker.model_runner
-        runner.sampler = Sampler(runner, sampling, self._uniform, self._take)
+        runner.sampler = Sampler(runner, self._sampling, self._uniform, self._take)
         try:
             self._weights = views(runner.get_model(), model.state_dict(keep_vars=True))
             self._metrics = MetricsEndpoint(metrics_port) if metrics_port else None
@@ -132,6 +135,9 @@ class VllmEngine:
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,  # the sampler reports the tokens until then
         )
+
+    def _sampling(self, own: str) -> Sampling:
+        return self._by_id[own].request.sampling
 
     def _uniform(self, own: str) -> float:
         return self._by_id[own].uniform()

@@ -7,17 +7,19 @@ import torch
 from torch import Tensor
 from vllm.v1.outputs import SamplerOutput
 
-from workers.engines.draw import draw, to_lists
+from workers.engines.draw import draw, rows_by_sampling, to_lists
 from workers.engines.protocol import Sampling
 
 Take = Callable[[str, int, float], None]
 
 
 class Sampler:
-    """`uniform` returns the random number for the next token of a request, by its id; `take` is called with the id, the
-    token and its log-probability."""
+    """`sampling` returns the distribution of a request, by its id, and `uniform` the random number for its next token;
+    `take` is called with the id, the token and its log-probability."""
 
-    def __init__(self, runner: Any, sampling: Sampling, uniform: Callable[[str], float], take: Take) -> None:
+    def __init__(
+        self, runner: Any, sampling: Callable[[str], Sampling], uniform: Callable[[str], float], take: Take
+    ) -> None:
         self._runner = runner
         self._sampling = sampling
         self._uniform = uniform
@@ -28,7 +30,7 @@ class Sampler:
         ids = self._runner.input_batch.req_ids
         numbers = torch.tensor([self._uniform(one) for one in ids], dtype=torch.float64, pin_memory=logits.is_cuda)
         uniform = numbers.to(logits.device, non_blocking=True)
-        tokens, logprobs = draw(logits, uniform, self._sampling.temperature, self._sampling.top_p)
+        tokens, logprobs = draw(logits, uniform, rows_by_sampling(map(self._sampling, ids)))
         in_part = self._runner.discard_request_mask.np[: len(ids)].tolist()
         for one, token, logprob, discard in zip(ids, *to_lists(tokens, logprobs), in_part, strict=True):
             if not discard:

@@ -19,6 +19,7 @@ from rich.panel import Panel
 from rich.table import Column, Table
 from rich.text import Text
 
+from echo_queue.evaluation.results import EvaluationResult
 from echo_queue.launch.supervisor import RoleState
 from echo_queue.queue.counts import counted, short
 from echo_queue.queue.dead_causes import DeadCause
@@ -87,6 +88,8 @@ class RunView:
     """The reasons of which prompts died, the commonest first."""
     failed: tuple[FailedSet, ...] = ()
     """The sets of which chunks cannot be read."""
+    evaluations: tuple[EvaluationResult, ...] = ()
+    """The newest result of each evaluation."""
     over: bool = False
     """The run has ended: its figures are those of the whole run, as in its summary and its report."""
 
@@ -120,7 +123,9 @@ class RunView:
 
 def draw(picture: RunView) -> RenderableType:
     """Returns the picture for a terminal. One of less than 80 columns breaks some lines and table cells."""
-    parts: list[RenderableType] = [_head(picture), _reward(picture), _panels(picture)]
+    parts: list[RenderableType] = [_head(picture), _reward(picture)]
+    parts += [_sentence(sentence, "") for sentence in evaluations(picture)]
+    parts.append(_panels(picture))
     if picture.status and (listed := _listed(picture.status.workers)):
         parts.append(_workers(listed, picture.status))
         parts += [_weights(heard, picture.recent.t_bcast_s)] if (heard := _heard(listed)) else []
@@ -154,6 +159,7 @@ def line(picture: RunView) -> str:
             f"{short(measured.tokens_per_s)} tokens/s",
         ]
         parts += [f"weights everywhere after {measured.t_bcast_s:.2f} s"] if measured.t_bcast_s else []
+    parts += evaluations(picture)
     if status and status.learner_came:
         parts.insert(2, f"version {status.learner.number}")
     if status and (status.learner_came or status.submitted):
@@ -184,6 +190,15 @@ def rewards(summary: Summary) -> str:
         return f"{summary.reward_last:.2f}"
     over = f"means of {counted(summary.reward_updates, 'update')}"
     return f"{summary.reward_first:.2f} → {summary.reward_last:.2f} ({over})"
+
+
+def evaluations(picture: RunView) -> list[str]:
+    """Returns how far the round of evaluation is that is under way; between rounds, what the last ones found out."""
+    if picture.status and (under_way := picture.status.evaluation):
+        answered = f"{under_way.scored:,} of {counted(under_way.prompts, 'prompt')} answered"
+        kept = f", {counted(under_way.keepers, 'keeper')}" if under_way.keepers else ""
+        return [f"{', '.join(under_way.sets)} at {under_way.version}: {answered}{kept}"]
+    return [f"{one.evaluation} at {one.version}: {one.figure}" for one in picture.evaluations]
 
 
 def spark(values: Sequence[float], width: int) -> str:

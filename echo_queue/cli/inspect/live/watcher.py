@@ -16,13 +16,15 @@ from echo_queue.connections.connect import connect_redis
 from echo_queue.connections.endpoints import EMBEDDED
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import EchoQueueError
+from echo_queue.evaluation.results import EvaluationResult
 from echo_queue.launch.supervisor import RoleState
-from echo_queue.queue import Caller, Monitor, Payloads, diagnosis
+from echo_queue.queue import Caller, Evaluations, Monitor, Payloads, diagnosis
 from echo_queue.queue.dead_causes import LOOKED_AT, DeadCause
 from echo_queue.queue.dead_causes import causes as causes_of
 from echo_queue.queue.diagnosis import NAMED
 from echo_queue.queue.types import FailedSet, Status
 from echo_queue.reporting import outcome
+from echo_queue.reporting.evaluation_record import EvaluationRecord, newest
 from echo_queue.reporting.metrics import Summary, UpdateMetrics, summarise
 from echo_queue.reporting.run_record import RunRecord, skew
 
@@ -56,8 +58,12 @@ def monitor(config: Config, store: ObjectStore | None = None) -> Monitor:
 
     `store`: from which large groups are read.
     """
-    client = connect_redis(config, "monitor", STATUS_DEADLINE_S)
-    return Monitor(Caller(client, config.run.name, STATUS_DEADLINE_S), Payloads.of(config, store))
+    return Monitor(monitor_caller(config), Payloads.of(config, store))
+
+
+def monitor_caller(config: Config) -> Caller:
+    """Returns a connection to Redis as the read-only user. Raises `ServiceError` where it cannot be reached."""
+    return Caller(connect_redis(config, "monitor", STATUS_DEADLINE_S), config.run.name, STATUS_DEADLINE_S)
 
 
 def last_word(config: Config) -> outcome.Outcome | None:
@@ -89,9 +95,15 @@ class RunWatcher:
         self.failed: tuple[FailedSet, ...] = ()
         """The sets that were refused, or of which chunks cannot be read."""
         self._losses: tuple[int, Mapping[str, int], Mapping[str, str]] = (0, {}, {})
+        self.evaluations: tuple[EvaluationResult, ...] = ()
+        """The newest result of each evaluation."""
         self._record = RunRecord(config.run.dir / "metrics.jsonl")
         self._updates: Sequence[UpdateMetrics] = ()
+        self._evaluated = EvaluationRecord(config.run.dir)
+        self._concluded: tuple[int, int] | None = None
+        """What of the status changes with a round of evaluation, as of when the results were read; None: never."""
         self._queue: Monitor | None = None
+        self._told: Evaluations | None = None
         self._over = threading.Event()
         self._stillness = diagnosis.Stillness()
         self._store, self._looked_at = StoreProbe(config), False
@@ -119,13 +131,17 @@ class RunWatcher:
     def refresh(self) -> None:
         """Reads the queue and the updates now. The watcher's thread calls it, and so may any other."""
         try:
-            self._queue = self._queue or monitor(self._config)
+            if self._queue is None:
+                caller = monitor_caller(self._config)
+                self._queue, self._told = Monitor(caller, Payloads.of(self._config)), Evaluations(caller)
             self._read_updates(self._queue)
             self.status, self.trouble, self._answered = self._queue.status(), "", True
+            self._read_evaluations(self.status)
             self._read_losses(self._queue, self.status)
         except EchoQueueError as error:
-            self.status, self._queue = None, None
+            self.status, self._queue, self._told = None, None, None
             self._read_updates(None)
+            self._read_evaluations(None)
             if end := last_word(self._config):
                 self.status, self.dead, self.held_up, self.ended = end.status, end.dead, (), True
                 self.trouble = f"as of its end, {end.ended:%Y-%m-%d %H:%M} UTC; its services have ended with it"
@@ -140,6 +156,14 @@ class RunWatcher:
         updates = self._record.read(queue)
         if updates is not self._updates:
             self._updates, self.figures = updates, Figures.of(updates)
+
+    def _read_evaluations(self, status: Status | None) -> None:
+        """Reads the results of evaluations, if a round was concluded since; without Redis, once, those of the file."""
+        under_way = status.evaluation if status else None
+        seen = (status.counts.get("concluded", 0), under_way.number if under_way else 0) if status else (-1, 0)
+        if seen != self._concluded:
+            self.evaluations = newest(self._evaluated.read(self._told if status else None))
+            self._concluded = seen
 
     def _read_losses(self, queue: Monitor, status: Status) -> None:
         """Reads the reasons of deaths, and of sets that failed, if there are more or fewer of them than before."""
@@ -249,6 +273,7 @@ class RunWatcher:
             held_up=self.held_up,
             dead=self.dead,
             failed=self.failed,
+            evaluations=self.evaluations,
             roles=tuple(roles),
             redis_cli="" if self.ended else redis_cli,
             detail=detail,

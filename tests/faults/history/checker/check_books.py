@@ -47,11 +47,12 @@ def checkpoints(evidence: Evidence) -> Iterator[Violation]:
 
 
 def keeps(audit: Audit) -> bool:
-    """The identity, reckoned from the counts."""
-    placed = audit.tasks + audit.replay + audit.dead
-    whole = audit.submitted == audit.backlog + audit.trained + placed
-    listed = audit.ready + audit.in_hand == audit.replay and audit.in_flight == audit.leases == audit.leased
-    return whole and listed and audit.open == placed and audit.lost == 0
+    """The identities of training and of evaluation, reckoned from the counts."""
+    placed, of_rounds = audit.tasks + audit.replay + audit.dead, audit.evaluation + audit.scored
+    whole = audit.submitted == audit.backlog + audit.trained + placed and audit.asked == of_rounds + audit.concluded
+    leased = audit.in_flight + audit.evaluating
+    listed = audit.ready + audit.in_hand == audit.replay and leased == audit.leases == audit.leased
+    return whole and listed and audit.open == placed + of_rounds and audit.lost == 0
 
 
 def identity(evidence: Evidence) -> Iterator[Violation]:
@@ -74,14 +75,20 @@ def accounting(evidence: Evidence) -> Iterator[Violation]:
     """The queue's last counts are those of the history."""
     final, counts = evidence.final, evidence.counts
     epochs = evidence.epochs
-    told = {(attempt.facts.set, attempt.facts.parts[0]) for _, attempt in evidence.acknowledged("submit").values()}
-    tried = {(event.facts.set, event.facts.parts[0]) for event in evidence.attempts("submit")}
+    tried = {
+        (event.facts.set, event.facts.parts[0])
+        for event in evidence.attempts("submit")
+        if event.facts.set not in evidence.held_out
+    }
+    told = {
+        (attempt.facts.set, attempt.facts.parts[0]) for _, attempt in evidence.acknowledged("submit").values()
+    } & tried
     least, most = (sum(epochs.get(name, 1) * part.size for name, part in parts) for parts in (told, tried))
     accepted = {
         (made.id, made.worker, made.attempt)
         for event, attempt in evidence.acknowledged("complete").values()
         for made, outcome in zip(attempt.facts.groups, event.facts.outcomes, strict=True)
-        if outcome == "accepted"
+        if outcome == "accepted" and not evidence.is_held_out(made.id)
     }
     bad = sum(number for name, number in counts.items() if name.startswith("bad_"))
     trained, causes = len(set(evidence.trained)), bad + sum(counts.get(cause, 0) for cause in SENT_BACK)

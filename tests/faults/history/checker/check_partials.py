@@ -30,6 +30,11 @@ class StoredProgress:
         self._leased = [
             (event, partial_sample) for event in evidence.answers("lease") for partial_sample in event.facts.partials
         ]
+        self._to_train = [
+            (event, partial_sample)
+            for event, partial_sample in self._leased
+            if not evidence.is_held_out(partial_sample.id)  # `check_evaluation` has the others
+        ]
         self._dropped = {(event.life, task) for event in evidence.attempts("discard") for task in event.facts.ids}
 
     @property
@@ -57,14 +62,14 @@ class StoredProgress:
             yield self.evidence.violation("unheard of", f"{len(unstored)} partial rollouts were never stored", unstored)
         old = [
             partial_sample.id
-            for event, partial_sample in self._leased
+            for event, partial_sample in self._to_train
             if (event.facts.version or 0) - partial_sample.oldest > self.evidence.s
         ]
         if old:
             what = f"{len(old)} partial rollouts were too old when they were handed out"
             yield self.evidence.violation("stale partial rollout", what, old)
         left_behind = [
-            partial_sample.id for event, partial_sample in self._leased if self._is_left_behind(event, partial_sample)
+            partial_sample.id for event, partial_sample in self._to_train if self._is_left_behind(event, partial_sample)
         ]
         if left_behind:
             what = f"{len(left_behind)} partial rollouts were handed out whose weights had been left behind"

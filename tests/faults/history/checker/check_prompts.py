@@ -3,7 +3,7 @@ nothing appears that no role attempted.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from tests.faults.history.checker.evidence import Evidence, Violation
 
@@ -15,7 +15,7 @@ other dead prompts have a cause of their own."""
 
 
 def promised(evidence: Evidence) -> dict[str, str]:
-    """Ids whose submission, or whose set's declaration, was acknowledged: id → where.
+    """Ids whose submission, or whose set's declaration, was acknowledged: id → where. None of a held-out set is.
 
     A chunk that its source no longer held may be refused; it is promised from when it is submitted after all.
     """
@@ -24,6 +24,8 @@ def promised(evidence: Evidence) -> dict[str, str]:
     epochs = evidence.epochs
     ids: dict[str, str] = {}
     for event, attempt in evidence.acknowledged("declare", "submit").values():
+        if attempt.facts.set in evidence.held_out:
+            continue
         for part in attempt.facts.parts:
             if event.step == "declare" and (attempt.facts.set, part.number) in refused - resubmitted:
                 continue
@@ -48,21 +50,26 @@ def deaths(evidence: Evidence) -> Iterator[Violation]:
 
     What was leased so often and is no poison had workers killed each time, which happens to few.
     """
-    spoiled = {made.id for made in evidence.completed.values() if made.highest >= evidence.vocabulary}
-    leases = _leases(evidence)
-    answered = {(event.life, event.number) for event in evidence.answers("lease")}
-    unanswered = sum((event.life, event.number) not in answered for event in evidence.attempts("lease"))
-    enough = evidence.max_attempts - min(UNTOLD, unanswered)
-    early = [task for task in evidence.dead if task not in spoiled and leases[task] < enough]
+    enough, early = leased_too_rarely(evidence, evidence.dead)
     if early:
         what = f"{len(early)} prompts are dead, not spoiled, and were leased fewer than {enough} times"
         yield evidence.violation("dead without a cause", what, early)
-    unlucky = [task for task in evidence.dead if task not in spoiled and not evidence.poison(task)]
+    unlucky = [task for task in evidence.dead if task not in evidence.spoiled and not evidence.poison(task)]
     if len(unlucky) > MISFORTUNES + len(promised(evidence)) // ONE_IN_UNLUCKY:
         what = f"{len(unlucky)} prompts are dead that were neither poison nor spoiled"
         yield evidence.violation("too many dead", what, unlucky)
     if scored := [task for task in set(evidence.trained) if evidence.poison(task)]:
         yield evidence.violation("poison trained", f"{len(scored)} prompts that no environment can score", scored)
+
+
+def leased_too_rarely(evidence: Evidence, given_up: Collection[str]) -> tuple[int, list[str]]:
+    """Returns how often a task must have been leased to be given up, and those of these ids that neither were leased so
+    often nor spoiled."""
+    leases = _leases(evidence)
+    answered = {(event.life, event.number) for event in evidence.answers("lease")}
+    unanswered = sum((event.life, event.number) not in answered for event in evidence.attempts("lease"))
+    enough = evidence.max_attempts - min(UNTOLD, unanswered)
+    return enough, [task for task in given_up if task not in evidence.spoiled and leases[task] < enough]
 
 
 def _leases(evidence: Evidence) -> Counter[str]:
@@ -90,10 +97,11 @@ def never_attempted(evidence: Evidence) -> Iterator[Violation]:
     attempted = {
         task
         for event in evidence.attempts("submit")
+        if event.facts.set not in evidence.held_out
         for part in event.facts.parts
         for task in ids_of(event.facts.set, epochs.get(event.facts.set, 1), part.first, part.size)
     }
-    leased = {task for event in evidence.answers("lease") for task in event.facts.ids}
+    leased = {task for event in evidence.answers("lease") for task in event.facts.ids if not evidence.is_held_out(task)}
     for name, ids in (("trained", set(evidence.trained)), ("dead", set(evidence.dead)), ("leased", leased)):
         if unknown := sorted(ids - attempted):
             yield evidence.violation("unheard of", f"{len(unknown)} {name} ids were never submitted", unknown)

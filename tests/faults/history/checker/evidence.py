@@ -7,7 +7,9 @@ store and in the queue; its methods answer what the checks ask of it. A `Violati
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
+from echo_queue.evaluation.results import EvaluationResult
 from echo_queue.queue import Audit, staleness_rules
 from echo_queue.records import Version
 from tests.faults.history.facts import Generated
@@ -16,6 +18,7 @@ from tests.faults.history.recorder import Event
 from tests.faults.history.served_versions import Served
 
 SHOWN_IDS, SHOWN_LINES = 10, 40
+HELD_OUT = "held_out"
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,23 @@ class Snapshot:
     audit: Audit
 
 
+class KeptRow(NamedTuple):
+    """A prompt of a round in the store: print (`facts.said_by`) and rewards of its answers, or why it failed."""
+
+    index: int
+    said: str
+    rewards: tuple[float, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What the store has of one set of one round."""
+
+    result: EvaluationResult
+    rows: tuple[KeptRow, ...]
+
+
 @dataclass(frozen=True)
 class Evidence:
     """`chain`: surviving checkpoints, oldest first. `stored`: names of all manifests found in the store.
@@ -55,7 +75,8 @@ class Evidence:
     `final`, `dead` (id → reason) and `counts` (by cause) are what the queue says once nothing moves any more.
     `poison`: prompts that no environment can score. Tokens from `vocabulary` on are spoiled. `stamped`: the tensors
     tell their version (`stamps`), and a group says which made it. `served`: what the workers loaded, if that was seen.
-    `machines`: what those of a fleet said of themselves, if there is one.
+    `machines`: what those of a fleet said of themselves, if there is one. `told`, `kept`: what the queue tells of
+    rounds of evaluation, and what the store has of them.
     """
 
     events: tuple[Event, ...]
@@ -73,6 +94,8 @@ class Evidence:
     stamped: bool
     served: Served | None
     machines: Machines | None = None
+    told: tuple[EvaluationResult, ...] = ()
+    kept: tuple[Kept, ...] = ()
 
     @cached_property
     def trained(self) -> tuple[str, ...]:
@@ -83,6 +106,19 @@ class Evidence:
     def completed(self) -> dict[str, Generated]:
         """Every group that anybody tried to complete, by its mark, as its maker made it."""
         return {made.mark: made for event in self.attempts("complete") for made in event.facts.groups}
+
+    @cached_property
+    def spoiled(self) -> frozenset[str]:
+        """Ids of which somebody made a group with tokens that the model does not have."""
+        return frozenset(made.id for made in self.completed.values() if made.highest >= self.vocabulary)
+
+    @cached_property
+    def held_out(self) -> frozenset[str]:
+        """The sets that were declared as held out."""
+        return frozenset(event.facts.set for event in self.attempts("declare") if event.facts.order == HELD_OUT)
+
+    def is_held_out(self, task: str) -> bool:
+        return task.partition("/")[0] in self.held_out
 
     @cached_property
     def epochs(self) -> dict[str, int]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tests.faults.history.checker.check_books import accounting, checkpoints, identity, keeps, records
+from tests.faults.history.checker.check_evaluation import RoundCounts, Rounds
 from tests.faults.history.checker.check_fleet import FleetCounts, fleet, fleet_counts
 from tests.faults.history.checker.check_partials import StoredProgress
 from tests.faults.history.checker.check_prompts import deaths, lost, never_attempted, promised, trained_twice
@@ -43,6 +44,7 @@ class Verdict:
     """Completed groups with tokens of several versions."""
     answered: int
     """Completed groups to which their environment answered."""
+    rounds: RoundCounts | None
     fleet: FleetCounts | None
     violations: tuple[Violation, ...]
 
@@ -71,6 +73,8 @@ class Verdict:
             f"{self.dropped:,} bad partials dropped; {self.mixed:,} groups of several versions, {self.answered:,} with "
             "answers of their environment"
         )
+        if self.rounds:
+            lines.append(f"evaluation  {self.rounds}")
         if self.fleet:
             lines.append(f"fleet       {self.fleet}")
         if self.violations:
@@ -80,7 +84,7 @@ class Verdict:
 
 def judge(evidence: Evidence) -> Verdict:
     """All promises, each checked by itself."""
-    lags, partials = Lags(evidence), StoredProgress(evidence)
+    lags, partials, rounds = Lags(evidence), StoredProgress(evidence), Rounds(evidence)
     found = [
         *idle(evidence),
         *lost(evidence),
@@ -89,6 +93,7 @@ def judge(evidence: Evidence) -> Verdict:
         *trained_twice(evidence),
         *lags.violations(),
         *partials.violations(),
+        *rounds.violations(),
         *stamped(evidence),
         *loaded(evidence),
         *records(evidence),
@@ -120,6 +125,7 @@ def judge(evidence: Evidence) -> Verdict:
         handed_back=sum(int(event.facts.note) for event in evidence.answers("release")),
         mixed=sum(made.oldest < made.newest for made in evidence.completed.values()),
         answered=sum(made.observed > 0 for made in evidence.completed.values()),
+        rounds=rounds.counts,
         fleet=fleet_counts(evidence),
         violations=tuple(found),
     )

@@ -1,0 +1,169 @@
+"""The answers of a round of evaluation, and the line of figures that is made of them.
+
+A line is JSON, and is never changed: a copy of it, in Redis or in a file, is the same line.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from pydantic import TypeAdapter, ValidationError
+
+from echo_queue import documents
+from echo_queue.evaluation import statistics
+from echo_queue.records import Finish, Group, Tokens, Version
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """One answer: its reward, its length in tokens, how it ended, and its tokens; None where these are not kept."""
+
+    reward: float
+    length: int
+    finish: Finish
+    tokens: Tokens | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class PromptAnswers:
+    """The answers to prompt `index` of a set. A prompt that failed has none, and the `reason`.
+
+    `prompt`: its tokens; None where they are not kept.
+    """
+
+    index: int
+    answers: tuple[Answer, ...] = ()
+    reason: str = ""
+    prompt: Tokens | None = None
+
+    @classmethod
+    def of(cls, group: Group, *, tokens: bool) -> "PromptAnswers":
+        """Returns the answers in a group. `tokens`: whether those of prompt and answers are kept."""
+        answers = (
+            Answer(one.reward, len(one.tokens), one.finish, one.tokens.copy() if tokens else None)
+            for one in group.samples
+        )
+        return cls(group.index, tuple(answers), prompt=group.prompt.copy() if tokens else None)
+
+    @property
+    def rewards(self) -> tuple[float, ...]:
+        return tuple(answer.reward for answer in self.answers)
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """What a round found out about one evaluation, and the line about it.
+
+    Where nothing was answered, figures are None; `pass_at` has pass@k by k.
+    """
+
+    evaluation: str
+    version: Version
+    round: int
+    update: int
+    """Number of updates in the version."""
+    prompts: int
+    """Number of prompts; of a round that was given up, of those that were answered by then."""
+    samples: int
+    """Number of answers to each prompt."""
+    failed: int = 0
+    """Prompts that no worker could answer. They are in no figure."""
+    mean: float | None = None
+    low: float | None = None
+    high: float | None = None
+    """The interval that holds the true mean in 95 of 100 evaluations; None for fewer than two prompts."""
+    pass_at: dict[str, float] | None = None
+    truncated: float | None = None
+    """The share of the answers that were cut off at their largest length."""
+    tokens: float | None = None
+    """Mean length of an answer, in tokens."""
+    seconds: float = 0.0
+    """Time from asking to the last answer, as far as the learner saw it that concluded the round."""
+    time_s: float = 0.0
+    """When the round was concluded, in seconds since the epoch."""
+    given_up: str = ""
+    """Why the round was given up; empty if it was answered."""
+    best: bool = False
+    """The mean is greater than that of every version before."""
+
+    @property
+    def line(self) -> bytes:
+        return documents.encode(self)
+
+    def __str__(self) -> str:
+        """Returns the line for a log: "held-out at version 1.20: 0.71 [0.65, 0.77] of 200 prompts, pass@4 0.90"."""
+        where = f"{self.evaluation} at version {self.version}"
+        if self.given_up:
+            return f"{where}: given up, {self.prompts:,} answered: {self.given_up}"
+        if self.mean is None:
+            return f"{where}: all {self.prompts:,} prompts failed"
+        told = [f"{self.figure} of {self.prompts - self.failed:,} prompts"]
+        told += [f"pass@{k} {share:.2f}" for k, share in (self.pass_at or {}).items()]
+        told += [f"{self.truncated:.0%} cut off"] if self.truncated else []
+        told += [f"{self.failed:,} failed"] if self.failed else []
+        return f"{where}: {', '.join(told)}"
+
+    @property
+    def figure(self) -> str:
+        """Returns the mean with its interval; a dash if there is none."""
+        if self.mean is None:
+            return "–"
+        interval = "" if self.low is None or self.high is None else f" [{self.low:.2f}, {self.high:.2f}]"
+        return f"{self.mean:.2f}{interval}"
+
+
+RESULTS = TypeAdapter(EvaluationResult)
+
+
+def result_of(line: bytes) -> EvaluationResult | None:
+    """Returns the result that a line tells; None for a line that is torn or of another release."""
+    try:
+        return RESULTS.validate_json(line)
+    except ValidationError:
+        return None
+
+
+def summarise(asked: EvaluationResult, answered: Sequence[PromptAnswers], success: float) -> EvaluationResult:
+    """Returns the result with its figures. `success`: the least reward of an answer that succeeds."""
+    rewards = [one.rewards for one in answered if one.answers]
+    answers = [answer for one in answered for answer in one.answers]
+    asked = replace(asked, failed=len(answered) - len(rewards))
+    estimate = statistics.mean_of(rewards)
+    if estimate is None:
+        return asked
+    return replace(
+        asked,
+        mean=estimate.mean,
+        low=estimate.low,
+        high=estimate.high,
+        pass_at={str(k): share for k, share in statistics.pass_at(rewards, success).items()},
+        truncated=fmean(answer.finish == "length" for answer in answers),
+        tokens=fmean(answer.length for answer in answers),
+    )
+
+
+def curves(results: Iterable[EvaluationResult]) -> dict[str, list[EvaluationResult]]:
+    """Returns the results of the surviving history, by evaluation and version.
+
+    A later lineage's result abandons those from its number on. A round that was given up is there unless its version
+    was answered after all.
+    """
+    found: dict[str, list[EvaluationResult]] = {}
+    for result in sorted(results, key=lambda one: (one.version, not one.given_up, one.time_s)):
+        curve = found.setdefault(result.evaluation, [])
+        while curve and _abandons(result, curve[-1]):
+            curve.pop()
+        curve.append(result)
+    return found
+
+
+def _abandons(later: EvaluationResult, earlier: EvaluationResult) -> bool:
+    if later.version.lineage > earlier.version.lineage:
+        return later.version.number <= earlier.version.number
+    return later.version == earlier.version
+
+
+def best_mean(results: Iterable[EvaluationResult]) -> float:
+    """Returns the greatest mean; −∞ if there is none."""
+    return max((one.mean for one in results if one.mean is not None), default=-math.inf)
