@@ -10,14 +10,18 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import orjson
+import zstandard
 from blake3 import blake3
 
 from echo_queue.connections.storage.object_store import INDEX, MissingObject, digests
 from echo_queue.errors import Problem, PromptError, ServiceError
+from echo_queue.evaluation import stored
+from echo_queue.evaluation.results import Answer, EvaluationResult, PromptAnswers
 from echo_queue.queue import Heartbeat, replies
 from echo_queue.queue.payload_fields import entry_fields
 from echo_queue.queue.payloads import Payloads, mark_after, new_reference, partials_folder
@@ -332,6 +336,24 @@ def take_metrics(data: bytes) -> None:
         metrics.summarise([update])
 
 
+class OneObject:
+    """A store that has these bytes, whatever is asked of it."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def get(self, key: str, most_bytes: int) -> bytes:
+        return self._data
+
+
+def take_evaluation(data: bytes) -> None:
+    """The lines of what is stored of a round, compressed as they are."""
+    store: Any = OneObject(zstandard.ZstdCompressor().compress(data))
+    with suppress(stored.SpoiledAnswers):
+        _, answered = stored.read(store, "held-out", Version(1, 20))
+        assert all(isinstance(one, PromptAnswers) for one in answered)
+
+
 def take_answer(data: bytes) -> None:
     """Reads an answer of an environment's process to its worker."""
     with suppress(ValueError):  # orjson's errors are some
@@ -391,6 +413,20 @@ def _checkpoint() -> bytes:
     below, name = ("0001/00000001", "0001/00000002")
     trained, sets = ("set/0/1",), {"set": "ab"}
     return checkpoint_manifest.CheckpointManifest(1, 2, below, 2.0, trained, sets, name, _state_files()).encode()
+
+
+def _evaluations() -> list[bytes]:
+    tokens = np.array([3, 4], np.int32)
+    whole = PromptAnswers(0, (Answer(1.0, 2, "stop", tokens), Answer(0.0, 2, "length", tokens)), prompt=tokens)
+    result = EvaluationResult("held-out", Version(1, 20), 3, 20, 2, 2, failed=1, mean=0.5, pass_at={"1": 0.5})
+    kept: list[bytes] = []
+    store: Any = SimpleNamespace(put=lambda _, data: kept.append(data))
+    for answered in (
+        (whole, PromptAnswers(1, reason="the scorer raised")),
+        (PromptAnswers(0, (Answer(1.0, 2, "stop"),)),),
+    ):
+        stored.write(store, result, answered)
+    return [zstandard.ZstdDecompressor().decompress(data) for data in kept]
 
 
 def _rank_reports() -> list[bytes]:
@@ -534,6 +570,9 @@ DECODERS: dict[str, Decoder] = {
         take_index, lambda: [b'{"a/b":{"blake3":"ab","size":3}}'], (b'"blake3":', b'"size":', b'"../x":', *JSON_WORDS)
     ),
     "metrics": Decoder(take_metrics, lambda: [_metrics()], (b'"lags":{"0":1}', b'"trained_ids":[', *JSON_WORDS)),
+    "evaluation": Decoder(
+        take_evaluation, _evaluations, (b'"answers":[', b'"tokens":[', b'"prompt":null', *JSON_WORDS)
+    ),
     "answer": Decoder(
         take_answer,
         lambda: [

@@ -7,6 +7,8 @@
   its groups cost no prompt its life.
 - Every good prompt is trained once. Every poisoned one is dead, with its own reason. No worker is started again, and no
   process is left.
+- Two rounds of evaluation or more ask prompts of which half are poison to an environment of their own. Each of these
+  fails in each round, for its own reason; the others are answered, and training's prompts lose no attempt.
 - A poisoned prompt that its submitter would refuse comes from one without the model's files, which cannot judge.
 
 | module | content |

@@ -40,6 +40,13 @@ def of_kind(kind: str) -> Mapping[str, str]:
     return {**OF_PROMPTS, **OF_SCORING, **(OF_TURNS if kind == "interactive" else {})}
 
 
+def held_out(kind: str, draw: random.Random) -> list[dict[str, Any]]:
+    """Returns the rows of a held-out set: each poison that a submitter with the model's files lets through, and as many
+    good ones."""
+    poisoned = [name for name in of_kind(kind) if name not in OF_PROMPTS]
+    return [_row(name, draw) for poison in poisoned for name in (poison, GOOD)]
+
+
 def rows(kind: str, draw: random.Random, count: int) -> list[dict[str, Any]]:
     """Returns `count` prompt rows, of which one in `ONE_IN` is poison; all poisons come before one comes again."""
     drawn = [name for _ in range(count) for name in draw.sample([*of_kind(kind)], len(of_kind(kind)))]

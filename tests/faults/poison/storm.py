@@ -1,5 +1,6 @@
 """One run whose prompts are poisoned: started, fed for as long as it is to last, awaited, and judged.
 
+It evaluates a held-out set as well, half of which is poison to an environment of its own: only these prompts fail.
 One of its workers is a stranger of which every group is bad: it must be suspended, and cost no prompt its life.
 """
 
@@ -13,9 +14,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -24,6 +27,8 @@ from echo_queue.config import toml_text
 from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import DONE, HOPELESS, EchoQueueError
+from echo_queue.evaluation import stored
+from echo_queue.evaluation.results import PromptAnswers
 from echo_queue.launch.servers.serving import Services
 from echo_queue.queue import PromptSet, Status, SubmitterQueue
 from echo_queue.queue.reasons import in_one_line
@@ -40,6 +45,7 @@ SET_ROWS, LEAST_BACKLOG = 96, 32
 """The prompts of a set, and the backlog below which another set is submitted."""
 FIRST, FIRST_ROWS = "first", 32
 """The configured set has good prompts alone: a run whose first prompts all die is ended early, on purpose."""
+HELD_OUT = "held-out"
 WORKERS = 2
 STRANGER, BEYOND_ANY_MODEL = "stranger", 10**6
 SUSPENDED = r"groups in a row could not be trained; the last: .*outside the model's vocabulary"
@@ -81,8 +87,11 @@ class PoisonStorm:
         shutil.copy(misbehaving.__file__, directory / "misbehaving.py")
         base = model.make(directory / "base", seed % 2**31)
         self._write(FIRST, [{"prompt": f"{number} + 1 =", "poison": poisons.GOOD} for number in range(FIRST_ROWS)])
+        self._held_out = poisons.held_out(kind, self._draw)
+        held_out = directory / f"{HELD_OUT}.jsonl"
+        held_out.write_bytes(b"".join(map(_line, self._held_out)))
         path = directory / "run.toml"
-        path.write_text(toml_text.written(rules(directory, base, kind)))
+        path.write_text(toml_text.written(rules(directory, base, kind, held_out)))
         self.config = load(path, {})
 
     def run(self, duration_s: float) -> Verdict:
@@ -151,7 +160,7 @@ class PoisonStorm:
 
     def _write(self, name: str, rows: list[dict[str, object]]) -> Path:
         path = self._directory / f"{name}.jsonl"
-        path.write_bytes(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows))
+        path.write_bytes(b"".join(map(_line, rows)))
         self._rows[name] = [str(row["poison"]) for row in rows]
         return path
 
@@ -168,7 +177,9 @@ class PoisonStorm:
         services.start()
         try:
             queue = monitor(self.config)
-            trained = Counter(trained_ids(connect_store(self.config)))
+            store = connect_store(self.config)
+            trained = Counter(trained_ids(store))
+            evaluated = [stored.read(store, name, version) for name, version in stored.versions(store)]
             dead = {task.id: task for task in queue.dead(1_000_000)}
             audit = queue.audit()
             told = {worker.name: worker.suspended for worker in queue.status().workers}
@@ -177,6 +188,9 @@ class PoisonStorm:
         for name, rows in self._rows.items():
             for index, poison in enumerate(rows):
                 self._judge_prompt(verdict, f"{name}/0/{index}", poison, trained, dead)
+        verdict.faults += [] if evaluated else ["no version was evaluated"]
+        for result, answered in evaluated:
+            verdict.faults += self._judge_round(str(result), answered)
         expected = HOPELESS if verdict.poisoned else DONE
         right = {name: bool(re.search(SUSPENDED, why)) for name, why in told.items() if why} == {STRANGER: True}
         verdict.faults += [] if right else [f"{STRANGER} must be suspended, with its reason, and nobody else: {told}"]
@@ -205,6 +219,17 @@ class PoisonStorm:
             why = in_one_line(dead[task].reason)
             verdict.faults.append(f"{task}, which {poison}, is dead of another reason: {why}")
 
+    def _judge_round(self, told: str, answered: Sequence[PromptAnswers]) -> Iterator[str]:
+        """Yields what is wrong with a round: its good prompts are answered, and every other failed, for its reason."""
+        reasons, by_index = poisons.of_kind(self._kind), {one.index: one for one in answered}
+        for index, row in enumerate(self._held_out):
+            poison, one = str(row["poison"]), by_index.get(index)
+            if one is None:
+                yield f"{told}: prompt {index} is lost"
+            elif bool(poison) == bool(one.answers) or not re.search(reasons.get(poison, ""), one.reason):
+                why = in_one_line(one.reason) or "it was answered"
+                yield f"{told}: prompt {index} ({poison or 'good'}): {why}"
+
     def _left_behind(self) -> int:
         """Returns the number of processes that outlive the run."""
         give_up = time.monotonic() + GONE_S
@@ -225,7 +250,11 @@ STARTED = r"^── "
 """The line that the supervisor writes into a role's log each time that it starts the role."""
 
 
-def rules(directory: Path, base: Path, kind: str) -> dict[str, dict[str, object]]:
+def _line(row: dict[str, object]) -> bytes:
+    return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def rules(directory: Path, base: Path, kind: str, held_out: Path) -> dict[str, Any]:
     """Returns the configuration, section by section."""
     function = "misbehaving:reward" if kind == "function" else "misbehaving:Environment"
     return {
@@ -238,4 +267,13 @@ def rules(directory: Path, base: Path, kind: str) -> dict[str, dict[str, object]
         "queue": {"lease_s": 10.0, "max_attempts": 2},
         "learner": {"batch_groups": 8, "lr": 1e-4, "checkpoint_updates": 5},
         "submission": {"reconcile_s": 60.0},
+        "evaluation": [
+            {
+                "name": HELD_OUT,
+                "source": str(held_out),
+                "samples": 2,  # as many as the stranger sends
+                "every_updates": 0,
+                "environment": {"kind": kind, "function": function, "timeout_s": 1.0},
+            }
+        ],
     }
