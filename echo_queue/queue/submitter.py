@@ -47,7 +47,7 @@ class Submissions(Client):
         )
 
     def unserved_sets(self) -> list[str]:
-        """Returns the names of the sets that have prompts in the backlog, or prompts still to be submitted."""
+        """Returns the names of the sets to train on that have prompts in the backlog, or still to be submitted."""
         client, key = self._caller.client, self._caller.keys.backlog
         names = self._caller.persist("unserved_sets", lambda: client.zrange(key, 0, -1))
         return [replies.text(name) for name in names]

