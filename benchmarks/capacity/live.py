@@ -59,7 +59,7 @@ def measure(case: Case, seconds: float, train_s: float, start: threading.Barrier
             trace = trace_of(case, train_s)
             directory = Path(ends.enter_context(tempfile.TemporaryDirectory()))
             with LOADING:
-                run = ends.enter_context(running(directory, _settings(case)))
+                run = ends.enter_context(running(directory, settings(case)))
                 tensors = tensors_of(Path(run.harness.config.base_model))
             trace.write(directory / "trace.json")
             plan = Plan(directory / "trace.json", directory / "counts", STEP_S)
@@ -115,7 +115,7 @@ def _row(case: Case, trace: Trace, learner: TimedLearner, *, live: float, late: 
     )
 
 
-def _settings(case: Case) -> dict[str, dict[str, Any]]:
+def settings(case: Case) -> dict[str, dict[str, Any]]:
     """Returns the settings of a run whose queue knows nothing of lengths, as in the simulation."""
     return {
         "model": {"max_new_tokens": LONGEST, "max_prompt_tokens": 64},

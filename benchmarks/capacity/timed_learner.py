@@ -4,7 +4,7 @@ Publications go on beside training, and take at least a given time, as over a sl
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.fleet.run import NUDGE, Run
-from echo_queue.queue import Caller, staleness_rules
+from echo_queue.queue import Caller, Status, staleness_rules
 from echo_queue.queue.pool_status import arrival_of
+from echo_queue.records import Version
 from learner.housekeeper import Housekeeper
 
 LISTEN_S, OWED_S = 1.0, 0.02
@@ -34,6 +35,8 @@ class Pace:
 class TimedLearner:
     """The learner of `run`, whose base version is published.
 
+    `ask_ahead` is called with each version right before it is published.
+
     `publish_s` has the seconds of each publication. `fetch_s`: after each update, the median worker's seconds from the
     publication of its version until it served it.
     """
@@ -41,6 +44,7 @@ class TimedLearner:
     run: Run
     pace: Pace
     tensors: dict[str, Tensor]
+    ask_ahead: Callable[[Version], None] = lambda version: None
     version: int = 0
     window: float = 2.0
     lags: list[int] = field(default_factory=list)
@@ -53,11 +57,16 @@ class TimedLearner:
     _short_since: float | None = None
     _cursor: str = "0-0"
 
-    def update(self, deadline_s: float) -> None:
-        """Makes one update. Raises `TimeoutError` if its groups have not come by the deadline."""
+    def update(self, deadline_s: float) -> list[int]:
+        """Makes one update. Returns the prompts that it trained, by their numbers.
+
+        Raises `TimeoutError` if its groups have not come by the deadline.
+        """
         starved_s, ready = self._gather(time.monotonic() + deadline_s)
+        prompts = [int(task.rpartition("/")[2]) for task, _ in self._batch]
         time.sleep(self.pace.train_s)
         self._update(starved_s, ready)
+        return prompts
 
     def close(self) -> None:
         """Waits for a publication that is under way."""
@@ -108,16 +117,19 @@ class TimedLearner:
     def _publish(self, version: int, tensors: dict[str, Tensor]) -> None:
         began_s = time.monotonic()
         time.sleep(self.pace.publish_s)
+        self.ask_ahead(Version(self.run.harness.lineage, version))
         self.run.harness.publish(version, tensors)
         self.publish_s.append(time.monotonic() - began_s)
 
 
 @contextmanager
-def timed(run: Run, pace: Pace, tensors: dict[str, Tensor]) -> Iterator[TimedLearner]:
-    """Yields the learner of a run, with its housekeeper; both have ended afterwards."""
+def timed(
+    run: Run, pace: Pace, tensors: dict[str, Tensor], observe: Callable[[Status], None] = lambda status: None
+) -> Iterator[TimedLearner]:
+    """Yields the learner of a run, with its housekeeper, which calls `observe`; both have ended afterwards."""
     harness = run.harness
     caller = Caller.connect(harness.config, "learner")
-    housekeeper = Housekeeper(caller, harness.store, harness.config.queue.lease_s, lambda status: None)
+    housekeeper = Housekeeper(caller, harness.store, harness.config.queue.lease_s, observe)
     learner = TimedLearner(run, pace, tensors)
     housekeeper.start()
     try:
