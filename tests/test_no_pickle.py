@@ -29,7 +29,7 @@ ALONE = {"benchmarks/fleet/fleet.py", "benchmarks/fleet/machine.py"}
 """A benchmark's own processes, forked on its machine: no other process speaks to them."""
 BASELINE = {"benchmarks/pipeline_rl.py"}
 """Another project's encoding, which a benchmark measures on groups that it made itself."""
-SAFE_LOADS = {"safetensors.torch", "orjson", "json", "tomllib", "configuration", "library", "self.engine"}
+SAFE_LOADS = {"safetensors.torch", "orjson", "json", "tomllib", "configuration", "library", "self.engine", "engine"}
 """The owners of a `load` or `loads` that gives plain values or tensors, or takes them."""
 CODE = {"eval", "exec", "compile", "__import__"}
 

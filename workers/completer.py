@@ -16,14 +16,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from echo_queue.checked_thread import CheckedThread
 from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError
-from echo_queue.queue import Outcome, WorkerQueue
+from echo_queue.queue import Outcome
 from echo_queue.queue.generation_times import RECENT
 from echo_queue.queue.reasons import in_one_line
 from echo_queue.records import Group, Observed, PartialSample, Tokens, validation
@@ -62,6 +62,13 @@ class ScoredGroup(NamedTuple):
     assignment: Assignment
 
 
+class Completions(Protocol):
+    """The two moves of `WorkerQueue` that end a task."""
+
+    def complete(self, worker: str, groups: Sequence[Group]) -> list[Outcome]: ...
+    def fail(self, worker: str, task_id: str, reason: str) -> bool: ...
+
+
 class GroupCompleter(CheckedThread):
     """Takes ended samples from the rollout loop (`submit`) and completes their groups in the queue."""
 
@@ -69,7 +76,7 @@ class GroupCompleter(CheckedThread):
         self,
         config: Config,
         worker: str,
-        queue: WorkerQueue,
+        queue: Completions,
         *,
         scorer: Scorer,
         prompts: PromptEncoder,

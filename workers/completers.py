@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 
 from echo_queue.config import Config
-from echo_queue.queue import WorkerQueue
-from workers.completer import EndedSample, GroupCompleter
+from workers.completer import Completions, EndedSample, GroupCompleter
 from workers.environments.protocol import Spent
 from workers.environments.scorer import Scorer, environments_of
 from workers.held_leases import HeldLeases
@@ -24,7 +23,7 @@ class Completers:
         self,
         config: Config,
         worker: str,
-        queue: WorkerQueue,
+        queue: Completions,
         *,
         scorers: Sequence[Scorer],
         prompts: PromptEncoder,

@@ -414,6 +414,51 @@ def healthy(
     typer.echo(f"{role} lives")
 
 
+@app.command("eval", rich_help_panel=INSPECT)
+def evaluate(
+    config: ConfigFile,
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="[MODEL]",
+            help="final (the run's model), base, a version (1.12; 12 is that of the newest lineage), a model folder "
+            "(./12 is never a version) or a hub name.",
+        ),
+    ] = "final",
+    *,
+    name: Annotated[str, typer.Option(help="The only [[evaluation]]; default: all.", show_default=False)] = "",
+    source: Annotated[
+        str, typer.Option(help="Prompts instead, as of `submit`; [environment] scores them.", show_default=False)
+    ] = "",
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="Answers to each prompt; default: as configured.", show_default=False)
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0.0, help="0 is greedy; default: as configured.", show_default=False)
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Ask the first so many prompts of each set.", show_default=False)
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File of the answers; default: in evals/ in run.dir.", show_default=False)
+    ] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="Another model's file: compare prompt by prompt.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Answer held-out prompts with one model on this machine, without learner or queue, and print the figures.
+
+    When it was ended or killed, the same command goes on. Only a version not fetched before needs the run's services.
+    """
+    from echo_queue.cli.inspect.evaluate import evaluate as evaluate_model
+
+    if name and source:
+        raise typer.BadParameter("give --name or --source, not both")
+    options = {"name": name, "source": source, "samples": samples, "temperature": temperature, "limit": limit}
+    evaluate_model(config, load(config), model, out, options | {"against": against, "json": as_json})
+
+
 @app.command(rich_help_panel=INSPECT)
 def revive(
     config: ConfigFile,

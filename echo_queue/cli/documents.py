@@ -149,11 +149,13 @@ def documents() -> Mapping[str, Any]:
     """Returns the type of each command's document."""
     from echo_queue.capacity.plan.document import Plan  # here and below, because a status needs neither
     from echo_queue.cli.plan.simulate import SimulationDocument
+    from echo_queue.evaluation.comparison import EvaluationDocument
 
     return {
         "status": StatusDocument,
         "audit": Audit,
         "show": GroupDocument,
+        "eval": EvaluationDocument,
         "config check": CheckDocument,
         "estimate": RunEstimate,
         "plan": Plan,

@@ -124,16 +124,29 @@ def result_of(line: bytes) -> EvaluationResult | None:
         return None
 
 
-def summarise(asked: EvaluationResult, answered: Sequence[PromptAnswers], success: float) -> EvaluationResult:
-    """Returns the result with its figures. `success`: the least reward of an answer that succeeds."""
+@dataclass(frozen=True)
+class Figures:
+    """The figures of answers, as in `EvaluationResult`."""
+
+    failed: int = 0
+    mean: float | None = None
+    low: float | None = None
+    high: float | None = None
+    pass_at: dict[str, float] | None = None
+    truncated: float | None = None
+    tokens: float | None = None
+
+
+def figures_of(answered: Sequence[PromptAnswers], success: float) -> Figures:
+    """Returns the figures of answers. `success`: the least reward of an answer that succeeds."""
     rewards = [one.rewards for one in answered if one.answers]
     answers = [answer for one in answered for answer in one.answers]
-    asked = replace(asked, failed=len(answered) - len(rewards))
+    failed = len(answered) - len(rewards)
     estimate = statistics.mean_of(rewards)
     if estimate is None:
-        return asked
-    return replace(
-        asked,
+        return Figures(failed)
+    return Figures(
+        failed,
         mean=estimate.mean,
         low=estimate.low,
         high=estimate.high,
@@ -141,6 +154,11 @@ def summarise(asked: EvaluationResult, answered: Sequence[PromptAnswers], succes
         truncated=fmean(answer.finish == "length" for answer in answers),
         tokens=fmean(answer.length for answer in answers),
     )
+
+
+def summarise(asked: EvaluationResult, answered: Sequence[PromptAnswers], success: float) -> EvaluationResult:
+    """Returns the result with its figures. `success`: the least reward of an answer that succeeds."""
+    return replace(asked, **vars(figures_of(answered, success)))
 
 
 def curves(results: Iterable[EvaluationResult]) -> dict[str, list[EvaluationResult]]:

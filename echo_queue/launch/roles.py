@@ -12,9 +12,17 @@ from echo_queue.errors import ConfigError, Problem
 from echo_queue.launch import entry
 from echo_queue.launch.import_path import PYTHON
 
-Program = Literal["workers", "workers.preemption.relay", "learner", "learner.base_model", "learner.recovery.rewind"]
+Program = Literal[
+    "workers",
+    "workers.evaluation",
+    "workers.preemption.relay",
+    "learner",
+    "learner.base_model",
+    "learner.recovery.rewind",
+]
 EXTRA: dict[Program, str] = {
     "workers": "worker",
+    "workers.evaluation": "worker",
     "workers.preemption.relay": "worker",
     "learner": "learner",
     "learner.base_model": "learner",

@@ -31,6 +31,7 @@ ALLOWED: Mapping[str, str] = {
     "echo_queue/reporting/html.py:write": "a report for people, made again at any time",
     "echo_queue/reporting/tensorboard.py:write": "likewise",
     "echo_queue/documents.py:encode": "into memory",
+    "echo_queue/evaluation/answers_file.py:AnswersFile": "a command's own file: half of a last line is cut off",
     "echo_queue/cli/documents.py:schemas": "a class, in memory",
     "echo_queue/cli/output.py:print_json": "the terminal",
     "echo_queue/cli/inspect/weights.py:fetch": "its temporary file, which no program reads",

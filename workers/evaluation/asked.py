@@ -1,0 +1,159 @@
+"""What is asked of a model: its configuration, the sets with their prompts, and the tasks that are left to answer."""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import NamedTuple
+
+from blake3 import blake3
+
+from echo_queue.config import Config, Evaluation
+from echo_queue.config.checks import contradictions
+from echo_queue.errors import ConfigError, Problem, PromptError
+from echo_queue.evaluation.answers_file import Asked, AskedSet
+from echo_queue.queue import Chunk
+from echo_queue.queue.submitter import digest_of
+from echo_queue.records import BASE, PromptRow, PromptShard, Task
+from echo_queue.submission import declaration
+from echo_queue.submission.sources.source import PromptSource
+
+SOURCE = "source"
+"""The name of the set that `--source` makes."""
+
+
+class Wishes(NamedTuple):
+    """What the command's options ask for, instead of what the configuration says."""
+
+    name: str = ""
+    source: str = ""
+    samples: int | None = None
+    temperature: float | None = None
+    limit: int | None = None
+
+
+class Prompt(NamedTuple):
+    """A task of this command, and its row."""
+
+    task: Task
+    row: PromptRow
+
+
+@dataclass(frozen=True, eq=False)
+class ScannedSet:
+    """A set whose rows have all been checked. `prompts`: how many of them are asked, from the first one on."""
+
+    evaluation: Evaluation
+    source: PromptSource
+    chunks: Sequence[Chunk]
+    prompts: int
+
+    def asked(self, config: Config) -> AskedSet:
+        one = self.evaluation
+        environment = config.environment_of(one.name).model_dump_json()
+        return AskedSet(
+            one.name,
+            digest_of(self.chunks),
+            self.prompts,
+            one.samples,
+            one.temperature,
+            one.top_p,
+            one.limit(config.model),
+            blake3(environment.encode()).hexdigest(16),
+            config.selection.reward_success,
+        )
+
+    def rows(self) -> Iterator[PromptRow]:
+        rows = (row for chunk in self.chunks for row in self.source.read(chunk))
+        return islice(rows, self.prompts)
+
+
+def configured(config: Config, model: str, wishes: Wishes) -> Config:
+    """Returns the configuration in which `model` is the base model, and whose evaluations are those that are asked.
+
+    Each has its environment; that of the first one stands for the run's own, so that no other is made. Raises
+    `ConfigError`.
+    """
+    sampling = {"samples": wishes.samples, "temperature": wishes.temperature}
+    update = {key: value for key, value in sampling.items() if value is not None}
+    evaluations = tuple(
+        one.model_copy(update={"environment": config.environment_of(one.name), **update})
+        for one in _chosen(config, wishes)
+    )
+    found = config.model_copy(
+        update={
+            "evaluation": evaluations,
+            "environment": evaluations[0].environment,
+            "model": config.model.model_copy(update={"base": model}),
+        }
+    )
+    if wrong := [problem for problem in contradictions(found) if problem.where.startswith("evaluation[")]:
+        raise ConfigError(*wrong)
+    return found
+
+
+def _chosen(config: Config, wishes: Wishes) -> Sequence[Evaluation]:
+    if wishes.source:
+        return (Evaluation(name=SOURCE, source=wishes.source, environment=config.environment),)
+    if not wishes.name:
+        if not config.evaluation:
+            what = "the configuration names no held-out set"
+            raise ConfigError(Problem("evaluation", what, "write an [[evaluation]], or name prompts with --source"))
+        return config.evaluation
+    if (found := config.evaluation_of(wishes.name)) is None:
+        names = ", ".join(one.name for one in config.evaluation) or "none"
+        raise ConfigError(Problem("--name", f"no evaluation is called {wishes.name}", f"there is {names}"))
+    return (found,)
+
+
+def scanned(config: Config, wishes: Wishes) -> list[ScannedSet]:
+    """Reads and checks all rows of the sets. `config`: that of `configured`. Raises `PromptError`."""
+    found = []
+    for evaluation, prompts in zip(config.evaluation, declaration.held_out_sets(config), strict=True):
+        try:
+            source, chunks = declaration.scan(config, prompts, lambda _: None)
+        except PromptError as error:
+            if not wishes.source:
+                raise
+            here = (replace(one, where=one.where.replace("evaluation[0].source", "--source")) for one in error.problems)
+            raise type(error)(*here) from None
+        count = sum(chunk.count for chunk in chunks)
+        found.append(ScannedSet(evaluation, source, chunks, min(count, wishes.limit or count)))
+    return found
+
+
+def asked_of(config: Config, model: str, digest: str, sets: Sequence[ScannedSet]) -> Asked:
+    """Returns what the file of answers says first. `model`: as the user calls it; `digest`: of its weights."""
+    return Asked(model, digest, config.run.seed, tuple(one.asked(config) for one in sets))
+
+
+def prompts_left(sets: Sequence[ScannedSet], done: Collection[tuple[str, int]]) -> Iterator[Prompt]:
+    """Yields the prompts that are not `done`, which has sets and indices."""
+    for one in sets:
+        name = one.evaluation.name
+        for index, row in enumerate(one.rows()):
+            if (name, index) not in done:
+                yield Prompt(_task(name, index, attempt=0), row)
+
+
+def again(prompt: Prompt) -> Prompt:
+    """Returns the prompt for its next attempt."""
+    return Prompt(replace(prompt.task, attempt=prompt.task.attempt + 1), prompt.row)
+
+
+def _task(name: str, index: int, attempt: int) -> Task:
+    """Returns a task as a round of evaluation has it. Its id, from which seeds follow, is the same for every model."""
+    return Task(
+        id=f"{name}/0/{index}",
+        set=name,
+        epoch=0,
+        index=index,
+        shard=PromptShard("", index, 1),
+        attempt=attempt,
+        late=0,
+        pv=0,
+        min_pv=0,
+        lineage=0,
+        stream="evaluation",
+        entry="",
+        version=BASE,
+    )
