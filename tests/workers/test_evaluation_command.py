@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from echo_queue.cli import commands
@@ -16,12 +18,17 @@ from echo_queue.cli.documents import schemas
 from echo_queue.cli.inspect.evaluate import FoundModel, find
 from echo_queue.config import toml_text
 from echo_queue.config.loading import load
-from echo_queue.errors import DONE, REFUSED, STOPPED, EchoQueueError
+from echo_queue.errors import DONE, REFUSED, STOPPED, ConfigError, EchoQueueError
 from echo_queue.evaluation.answers_file import PromptLine, read
+from echo_queue.weights.lora import DESCRIPTION, LoraDescription, merged_weight
+from echo_queue.weights.manifest import TensorInfo
+from echo_queue.weights.tensors import digest_of
 from tests.fork_server import Program
 from tests.waiting import DEADLINE_S, wait_until
 from tests.workers.small import save_model
 from tests.workers.worker_harness import WorkerHarness, tensors_of
+from workers.evaluation.asked import Wishes, configured
+from workers.evaluation.served import engine_of
 
 pytestmark = pytest.mark.slow
 QUESTIONS = [f"What is the sum of {number} and 2?" for number in range(6)]
@@ -172,6 +179,41 @@ def test_an_interactive_environment_answers_the_model(tmp_path: Path, models: tu
     lines = evaluated.lines("old.jsonl")
     assert {one.reward for line in lines for one in line.answers} == {0.5}
     assert any("no" in one.text for line in lines for one in line.answers)
+
+
+def test_each_set_is_scored_by_its_own_environment(tmp_path: Path, models: tuple[Path, Path]) -> None:
+    """… which is the run's own for the prompts of `--source`."""
+    source = str(tmp_path / "held.jsonl")
+    talk = {"kind": "interactive", "function": "tests.workers.guessing:Answers", "max_turns": 2}
+    sets = [{"name": "held", "source": source}, {"name": "talk", "source": source, "environment": talk}]
+    evaluated = Evaluated(tmp_path, models[1], "tests.workers.held_out_rewards:counts_tokens", evaluation=sets)
+    evaluated.ask(QUESTIONS[:2], answer="no")
+    evaluated.evaluate(models[1], "both.jsonl")
+    rewards = {(line.set, line.index): line.answered.rewards for line in evaluated.lines("both.jsonl")}
+    assert rewards == {("held", 0): (1.0,), ("held", 1): (1.0,), ("talk", 0): (0.5,), ("talk", 1): (0.5,)}
+    evaluated.evaluate(models[1], "talk.jsonl", "--name=talk")
+    assert {line.set for line in evaluated.lines("talk.jsonl")} == {"talk"}
+    evaluated.evaluate(models[1], "source.jsonl", f"--source={source}")
+    assert [line.answered.rewards for line in evaluated.lines("source.jsonl")] == [(1.0,), (1.0,)]
+
+
+def test_adapters_of_a_version_are_merged_into_its_base_model_alone(
+    evaluated: Evaluated, models: tuple[Path, Path], tmp_path: Path
+) -> None:
+    base, name = tensors_of(models[0]), "model.layers.0.self_attn.q_proj"
+    a, b = torch.randn(2, base[f"{name}.weight"].shape[1]), torch.randn(base[f"{name}.weight"].shape[0], 2)
+    infos = (TensorInfo(one, "float32", tuple(base[one].shape), digest_of(base[one])) for one in sorted(base))
+    adapters = {f"{name}.lora_A.weight": a, f"{name}.lora_B.weight": b}
+    file = tmp_path / "adapters.safetensors"
+    save_file(adapters | {DESCRIPTION: LoraDescription(0.5, tuple(infos)).tensor()}, file)
+    engine = engine_of(configured(load(evaluated.path), str(models[0]), Wishes()), [], file)
+    try:
+        merged = merged_weight(base[f"{name}.weight"], a, b, 0.5)
+        assert torch.equal(engine.weight(f"{name}.weight").detach(), merged)
+    finally:
+        engine.close()
+    with pytest.raises(ConfigError, match="is another one than that of this version's adapters"):
+        engine_of(configured(load(evaluated.path), str(models[1]), Wishes()), [], file)
 
 
 def test_a_version_of_a_run_is_fetched_once_and_answers_as_its_model(tmp_path: Path, models: tuple[Path, Path]) -> None:

@@ -19,6 +19,8 @@ from echo_queue.submission.sources.source import PromptSource
 
 SOURCE = "source"
 """The name of the set that `--source` makes."""
+MACHINES = {"processes", "timeout_s", "concurrent_calls"}
+"""The settings of an environment that change no reward, and may be others when a command goes on."""
 
 
 class Wishes(NamedTuple):
@@ -49,7 +51,7 @@ class ScannedSet:
 
     def asked(self, config: Config) -> AskedSet:
         one = self.evaluation
-        environment = config.environment_of(one.name).model_dump_json()
+        environment = config.environment_of(one.name).model_dump_json(exclude=MACHINES)
         return AskedSet(
             one.name,
             digest_of(self.chunks),
@@ -76,7 +78,7 @@ def configured(config: Config, model: str, wishes: Wishes) -> Config:
     sampling = {"samples": wishes.samples, "temperature": wishes.temperature}
     update = {key: value for key, value in sampling.items() if value is not None}
     evaluations = tuple(
-        one.model_copy(update={"environment": config.environment_of(one.name), **update})
+        one.model_copy(update={"environment": one.environment or config.environment, **update})
         for one in _chosen(config, wishes)
     )
     found = config.model_copy(
@@ -93,7 +95,8 @@ def configured(config: Config, model: str, wishes: Wishes) -> Config:
 
 def _chosen(config: Config, wishes: Wishes) -> Sequence[Evaluation]:
     if wishes.source:
-        return (Evaluation(name=SOURCE, source=wishes.source, environment=config.environment),)
+        prompts = declaration.choose(config, wishes.source)
+        return (Evaluation(name=SOURCE, source=prompts.source, options=prompts.options, map=prompts.map),)
     if not wishes.name:
         if not config.evaluation:
             what = "the configuration names no held-out set"
