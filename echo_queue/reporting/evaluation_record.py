@@ -32,7 +32,7 @@ class EvaluationRecord:
         lines = dict.fromkeys([*self._lines(), *(told.lines(COUNT) if told else ())])
         return tuple(result for line in lines if (result := result_of(line)))
 
-    def write(self, lines: Sequence[bytes]) -> None:
+    def add(self, lines: Sequence[bytes]) -> None:
         """Appends lines to the file, but those that are there."""
         known = self._lines()
         if new := [line for line in dict.fromkeys(lines) if line not in known]:

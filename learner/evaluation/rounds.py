@@ -236,7 +236,7 @@ class EvaluationRounds:
         lines = [one.line for one in results]
         self._queue.conclude(number, list(dict.fromkeys([*self._untold, *lines])))
         self._untold.clear()
-        self._record.write(lines)
+        self._record.add(lines)
         self._known.extend(one for one in results if not self._is_abandoned(one.version))
         self._open = self._leaving = None
         for one in results:
@@ -284,7 +284,7 @@ class EvaluationRounds:
     def _recalled(self, status: Status) -> list[EvaluationResult]:
         """Returns what earlier learners found out. The store decides; what the other records lack is added to them."""
         known = list(self._record.read(self._told))
-        self._record.write([one.line for one in known])
+        self._record.add([one.line for one in known])
         self._untold = self._record.untold(self._told)
         told = {(one.evaluation, one.version) for one in known if not one.given_up}
         if under_way := status.evaluation:  # which concludes by itself
@@ -301,7 +301,7 @@ class EvaluationRounds:
         except stored.SpoiledAnswers as error:
             log.warning("%s", error)
             return []
-        self._record.write([found.line])
+        self._record.add([found.line])
         self._untold.append(found.line)
         return [found]
 

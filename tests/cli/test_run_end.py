@@ -107,7 +107,7 @@ def test_the_end_tells_how_far_each_evaluation_has_come(
         result("easy", 0, 1.0),
         result("broken", 0, None),
     ]
-    EvaluationRecord(config.run.dir).write(lines)
+    EvaluationRecord(config.run.dir).add(lines)
     conclude(config, end(), CONFIG)
     said = capsys.readouterr().out.splitlines()
     assert [line for line in said if "at version" in line] == [

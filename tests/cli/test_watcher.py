@@ -59,7 +59,7 @@ def test_results_are_read_once_a_round_was_concluded_and_without_redis_those_of_
     harness.queue.conclude(0, number, result_at(20).line, given_up_at(40, "no worker").line)
     watched.refresh()
     assert watched.evaluations == (result_at(20),) == watched.picture("training").evaluations
-    EvaluationRecord(served.run.dir).write([result_at(60).line])
+    EvaluationRecord(served.run.dir).add([result_at(60).line])
     elsewhere = RunWatcher(
         served.model_copy(update={"redis": served.redis.model_copy(update={"url": "redis://127.0.0.1:1"})})
     )

@@ -10,11 +10,11 @@ from tests.queue.queue_harness import QueueHarness
 def test_a_line_is_written_once_and_a_torn_one_spoils_no_other(tmp_path: Path) -> None:
     record, path = EvaluationRecord(tmp_path), tmp_path / FILE
     assert record.read() == ()
-    record.write([result_at(0).line, result_at(20).line, result_at(0).line])
-    record.write([result_at(20).line])
+    record.add([result_at(0).line, result_at(20).line, result_at(0).line])
+    record.add([result_at(20).line])
     assert record.read() == (result_at(0), result_at(20))
     path.write_bytes(path.read_bytes()[:-30])
-    record.write([result_at(40).line])
+    record.add([result_at(40).line])
     assert record.read() == (result_at(0), result_at(40))
 
 
@@ -25,7 +25,7 @@ def test_what_redis_and_the_file_have_is_read_once(queue: Clients, tmp_path: Pat
     assert number
     queue.conclude(0, number, result_at(20).line, b"of another release")
     record, told = EvaluationRecord(tmp_path), Evaluations(queue.caller)
-    record.write([result_at(0).line, result_at(20).line])
+    record.add([result_at(0).line, result_at(20).line])
     assert record.read(told) == (result_at(0), result_at(20))
     assert record.untold(told) == [result_at(0).line]
     assert EvaluationRecord(tmp_path / "elsewhere").read(told) == (result_at(20),)
