@@ -8,7 +8,7 @@
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal, NoReturn, get_args
@@ -185,9 +185,16 @@ class GroupValidator:
         self._streaks.setdefault(worker, []).append(task)
         self._last[worker] = reason
 
-    def find_unworthy(self) -> list[UnworthyWorker]:
-        """Returns the workers whose last `patience` groups were bad, or more, and begins to count them anew."""
-        found = [self._judged(*streak) for streak in self._streaks.items() if len(streak[1]) >= self._patience]
+    def find_unworthy(self, suspended: Collection[str] = ()) -> list[UnworthyWorker]:
+        """Returns the workers whose last `patience` groups were bad, or more, and begins to count them anew.
+
+        Of those that are suspended already, one bad group is enough.
+        """
+        found = [
+            self._judged(worker, tasks)
+            for worker, tasks in self._streaks.items()
+            if len(tasks) >= self._patience or worker in suspended
+        ]
         for one in found:
             del self._streaks[one.name]
         self.unworthy += found

@@ -41,6 +41,14 @@ class OpenRound:
             self._answered.setdefault(one.set, {})[one.index] = self._answers_of(one)
             self.read_up_to = one.entry
 
+    def forget_failures(self, tasks: Sequence[str]) -> None:
+        """Forgets which of these tasks have failed: they have all their attempts again."""
+        for task in tasks:
+            name, _, index = task.split("/")
+            answered = self._answered.get(name, {})
+            if int(index) in answered and answered[int(index)].reason:
+                del answered[int(index)]
+
     def note(self, asked: EvaluationRound, status: Status, now_s: float) -> None:
         """Notes how far the round is, and who serves its version. Workers may still come to the newest one, or to the
         next."""

@@ -12,7 +12,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from echo_queue.config import Config
@@ -142,7 +142,7 @@ class EvaluationRounds:
         if why := self._obsolete(asked) or _half_ended(asked):
             self._give_up(under_way, why)
             return
-        self._read(under_way)
+        self._read(under_way, {one.name for one in status.workers if one.suspended})
         self._settling.moved(under_way.moved_s)
         if under_way.whole:
             self._conclude(under_way, now)
@@ -186,15 +186,19 @@ class EvaluationRounds:
     def _is_abandoned(self, version: Version) -> bool:
         return version.lineage < self._begun.lineage and version.number > self._begun.number
 
-    def _read(self, under_way: OpenRound) -> None:
-        """Reads answers that have come, for a while. A worker that sends nothing but bad ones is suspended."""
+    def _read(self, under_way: OpenRound, suspended: Collection[str]) -> None:
+        """Reads answers that have come, for a while. A worker that sends nothing but bad ones is suspended.
+
+        What it, or one that training has suspended, has failed of the round is asked again.
+        """
         self._validator.newest = max(self._begun, under_way.version)
         until_s = time.monotonic() + READ_S
         while (page := self._queue.scored(under_way.read_up_to)) and time.monotonic() < until_s:
             under_way.add(page)
-        for one in self._validator.find_unworthy():
+        for one in self._validator.find_unworthy(suspended):
             log.warning("worker %s leases nothing more: %s", one.name, one.reason)
             self._suspend(one.name, one.reason, one.tasks)
+            under_way.forget_failures(one.tasks)
 
     def _conclude(self, under_way: OpenRound, now: float) -> None:
         """Stores the results of a round, then lets it leave the queue."""

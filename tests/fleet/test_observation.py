@@ -15,7 +15,9 @@ TRAINS = Status(
 
 def test_a_learner_is_heard_and_gets_on_by_what_it_trains_and_publishes_and_by_what_workers_complete() -> None:
     learner = learner_of(TRAINS, 60.0)
-    assert learner.heard and learner.figures == (20, 7, 6, 31)
+    assert learner.heard and learner.figures == (20, 7, 6, 31, 0, 0)
+    answers = replace(TRAINS, counts={**TRAINS.counts, "answered": 5})
+    assert learner_of(answers, 60.0).figures != learner.figures, "a round of evaluation is answered"
     assert not learner_of(replace(TRAINS, learner_silent_ms=90_000), 60.0).heard
     assert not learner_of(replace(TRAINS, learner_silent_ms=-1, published=None), 60.0).heard
 

@@ -212,6 +212,21 @@ def test_a_task_that_fails_in_all_attempts_is_told_with_its_reason(harness: Queu
     assert harness.queue.status().dead == 0
 
 
+def test_prompts_that_a_suspended_worker_has_failed_are_asked_again(harness: QueueHarness) -> None:
+    begin(harness)
+    for _ in range(RULES.max_attempts):
+        (task, *_) = (one for one in harness.lease(1000) if one.id == "held/1/0")
+        harness.queue.fail("w1", task.id, "no answer")
+        harness.queue.reclaim()
+    assert [one.task for one in harness.queue.scored(0)] == [task.id]
+    assert harness.queue.learner(0).suspend("w1", "bad groups", [task.id, "held/1/1"]) == 1
+    harness.queue.reclaim()
+    harness.check()
+    (again, *_) = (one for one in harness.lease(1000, "w2") if one.id == task.id)
+    assert (again.attempt, again.version) == (0, task.version)
+    assert not harness.queue.scored(0)
+
+
 def test_leases_of_a_round_are_renewed_and_handed_back(harness: QueueHarness) -> None:
     begin(harness)
     tasks = asked(harness.lease(1000))

@@ -128,6 +128,13 @@ def test_a_worker_that_sends_nothing_good_is_named_among_others_that_do() -> Non
     assert validator.unworthy == []
 
 
+def test_one_bad_group_of_a_suspended_worker_is_enough() -> None:
+    validator = GroupValidator(LIMITS, NEWEST, patience=3)
+    validator.bad("rotten", "a/0/0", "why")
+    validator.bad("careless", "a/0/1", "why")
+    assert [(one.name, one.tasks) for one in validator.find_unworthy({"rotten"})] == [("rotten", ["a/0/0"])]
+
+
 def test_a_worker_that_now_and_then_sends_a_bad_group_is_not_unworthy() -> None:
     validator = GroupValidator(LIMITS, NEWEST, patience=3)
     for _ in range(20):

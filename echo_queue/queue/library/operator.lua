@@ -15,9 +15,11 @@ local function bury(keys, args)
   return { 1, ref }
 end
 
--- Gives a task that is dead, or of which attempts have failed so far, all attempts again. Returns 1, 0 for any other task.
-local function revive_one(run, id, stream, entry)
-  if stream ~= 'dead' and not (is_task(stream) and redis.call('HEXISTS', run.K.failures, id) == 1) then return 0 end
+-- Gives a task that is dead, that was to answer an evaluation and failed, or of which attempts have failed so far, all attempts
+-- again. Returns 1, 0 for any other task.
+local function revive_one(run, id, stream, entry, group)
+  local failed = stream == 'dead' or (stream == 'scored' and not group)
+  if not failed and not (is_task(stream) and redis.call('HEXISTS', run.K.failures, id) == 1) then return 0 end
   redis.call('HDEL', run.K.failures, id)
   send_back(run, id, stream, entry, { attempt = 0, late = 0, kept = 0 })
   return 1
@@ -29,8 +31,8 @@ local function revive(keys, args)
   local run = open_run(keys)
   local revived = 0
   for _, id in ipairs(args) do
-    local stream, entry = place_of(run, id)
-    revived = revived + revive_one(run, id, stream, entry)
+    local stream, entry, _, group = place_of(run, id)
+    revived = revived + revive_one(run, id, stream, entry, group)
   end
   count(run, 'revived', revived)
   if revived > 0 then
@@ -102,8 +104,10 @@ local function suspend(keys, args)
   offer(run, redis.call('DEL', run.K['offer:' .. worker]))
   local revived = 0
   for place = 4, #args do
-    local stream, entry, rest = place_of(run, args[place])
-    if rest ~= BY_HAND and not redis.call('ZSCORE', run.K.leases, args[place]) then revived = revived + revive_one(run, args[place], stream, entry) end
+    local stream, entry, rest, group = place_of(run, args[place])
+    if rest ~= BY_HAND and not redis.call('ZSCORE', run.K.leases, args[place]) then
+      revived = revived + revive_one(run, args[place], stream, entry, group)
+    end
   end
   count(run, 'revived', revived)
   return revived

@@ -1316,6 +1316,14 @@ MUTATIONS = (
         ("tests/queue/test_evaluation.py::test_a_keeper_that_serves_another_version_is_replaced",),
     ),
     Mutation(
+        "a held-out prompt that dies of one worker",
+        "a worker that sends nothing but bad groups takes prompts out of a curve",
+        LUA + "operator.lua",
+        "stream == 'dead' or (stream == 'scored' and not group)",
+        "stream == 'dead'",
+        ("tests/queue/test_evaluation.py::test_prompts_that_a_suspended_worker_has_failed_are_asked_again",),
+    ),
+    Mutation(
         "a full batch that passes a version by",
         "a round of a run with short updates is given up again and again",
         "workers/rollout_loop.py",

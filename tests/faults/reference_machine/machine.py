@@ -511,7 +511,7 @@ class Machine(RuleBasedStateMachine):
     @move(worker=st.sampled_from(WORKERS), lost=st.booleans(), ghost=st.booleans())
     def suspend(self, worker: str, lost: bool = False, ghost: bool = False) -> None:
         """The learner does, for what all tasks suffered that are dead or have failed."""
-        me, failed = self._one(ghost), sorted({*self.run.dead, *self.run.failures})
+        me, failed = self._one(ghost), sorted({*self.run.dead, *self.run.failures, *self.run.unanswered})
         moved = self._turn(me, lost, lambda: me.queue.suspend(me.lineage, worker, "why", failed),
                            lambda: self.run.suspend(me.lineage, worker, failed), numbered=False)  # fmt: skip
         if moved is not None:
@@ -532,11 +532,11 @@ class Machine(RuleBasedStateMachine):
             task = opened[which % len(opened)]
             self._both(lost, lambda: self.queue.bury(task, "why"), lambda: self.run.bury(task))
 
-    @precondition(lambda self: self.run.dead or self.run.failures)
+    @precondition(lambda self: self.run.dead or self.run.failures or self.run.unanswered)
     @move(lost=st.booleans())
     def revive(self, lost: bool = False) -> None:
         """A person does, of all that is dead or has failed before."""
-        failed = sorted({*self.run.dead, *self.run.failures})
+        failed = sorted({*self.run.dead, *self.run.failures, *self.run.unanswered})
         self._both(lost, lambda: self.queue.revive(failed), lambda: self.run.revive(failed))
 
     # What must hold ---------------------------------------------------------------------------------------------------

@@ -676,7 +676,8 @@ class Reference:
     def revive(self, ids: Collection[str]) -> int:
         leased_from = self.tasks, self.retry, self.evaluation
         failed = [task for task in ids if task in self.failures and any(task in place for place in leased_from)]
-        revived = [task for task in ids if task in self.dead or task in failed]
+        given_up = {*self.dead, *self.unanswered, *failed}
+        revived = [task for task in ids if task in given_up]
         for task in revived:
             self.failures.pop(task, None)
             self._send_back(task, attempt=0, late=0, kept=0)
@@ -687,6 +688,11 @@ class Reference:
     def abandoned(self, version: Version) -> bool:
         """Today's weights do not descend from these."""
         return staleness_rules.abandoned(version, self.forks)
+
+    @property
+    def unanswered(self) -> list[str]:
+        """Tasks of the round that have failed in all attempts."""
+        return [task for task, answer in self.scored.items() if not answer.worker]
 
     def is_open(self, task: str) -> bool:
         places = self.tasks, self.retry, self.replay, self.dead, self.evaluation, self.scored
@@ -722,7 +728,7 @@ class Reference:
 
     def _send_back(self, task: str, **changes: int) -> None:
         floor = self.published.number if self.published else self.v
-        asked = task in self.evaluation
+        asked = task in self.evaluation or task in self.scored
         partial_sample, was = self.partials.get(task), self._take(task)
         if partial_sample is not None:
             self.partials[task] = partial_sample
