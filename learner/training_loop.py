@@ -11,7 +11,7 @@ A deliberate simplification: the oldest groups come first, unless `learner.selec
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 
@@ -222,7 +222,7 @@ def _open_leader(
     queue.record(unrecorded(config.run.dir / "metrics.jsonl", before_this.version if before_this else BASE))
     announcements = LearnerQueue(caller.within(announcer.DEADLINE_S), lineage=newest.lineage)
     version = Version(newest.lineage, newest.version)
-    evaluations = _open_evaluations(config, policy.vocabulary, version)
+    evaluations = _open_evaluations(config, policy.vocabulary, version, validator.suspended.add)
     ahead = evaluations.ask_ahead
     broadcast = open_broadcast(config, store, team, queue, announcements=announcements, signer=signer, ask_ahead=ahead)
     first_groups = FirstGroups(monitor)
@@ -257,9 +257,11 @@ def _open_leader(
     )
 
 
-def _open_evaluations(config: Config, vocabulary: int, begun: Version) -> EvaluationRounds:
+def _open_evaluations(
+    config: Config, vocabulary: int, begun: Version, on_suspend: Callable[[str], None]
+) -> EvaluationRounds:
     """Returns the evaluations of the lineage, with connections of their own, since the housekeeper waits for them."""
     store = connect_store(config, "learner")
     store.deadline_s = rounds.DEADLINE_S
     caller = connect(config).within(rounds.DEADLINE_S)
-    return EvaluationRounds(config, caller, store, vocabulary=vocabulary, begun=begun)
+    return EvaluationRounds(config, caller, store, vocabulary=vocabulary, begun=begun, on_suspend=on_suspend)

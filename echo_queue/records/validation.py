@@ -8,7 +8,7 @@
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal, NoReturn, get_args
@@ -159,6 +159,8 @@ class GroupValidator:
         """The tasks of each worker's bad groups since its last good one."""
         self._last: dict[str, str] = {}
         """The reason of each worker's last bad group."""
+        self.suspended: set[str] = set()
+        """Workers that another validator has found unworthy, which knows nothing of the tasks that they failed here."""
         self.unworthy: list[UnworthyWorker] = []
         """The workers found since anybody's last good group, in this order."""
 
@@ -185,15 +187,15 @@ class GroupValidator:
         self._streaks.setdefault(worker, []).append(task)
         self._last[worker] = reason
 
-    def find_unworthy(self, suspended: Collection[str] = ()) -> list[UnworthyWorker]:
+    def find_unworthy(self) -> list[UnworthyWorker]:
         """Returns the workers whose last `patience` groups were bad, or more, and begins to count them anew.
 
-        Of those that are suspended already, one bad group is enough.
+        Of those that are `suspended`, one bad group is enough.
         """
         found = [
             self._judged(worker, tasks)
             for worker, tasks in self._streaks.items()
-            if len(tasks) >= self._patience or worker in suspended
+            if len(tasks) >= self._patience or worker in self.suspended
         ]
         for one in found:
             del self._streaks[one.name]

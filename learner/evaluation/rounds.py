@@ -12,7 +12,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from echo_queue.config import Config
@@ -42,9 +42,9 @@ LOOK_S = 1.0
 class EvaluationRounds:
     """The rounds of the lineage that begins at the version `begun`.
 
-    `caller` and `store`: their calls should end within about `DEADLINE_S`. `vocabulary`: the model's. `clock`: seconds
-    that never go back. The housekeeper's thread calls `observe`, the publish thread `ask_ahead`, the
-    learner's every other method.
+    `caller` and `store`: their calls should end within about `DEADLINE_S`. `vocabulary`: the model's. `clock`:
+    seconds that never go back. `on_suspend` is told of each worker that is suspended for its answers. The
+    housekeeper's thread calls `observe`, the publish thread `ask_ahead`, the learner's every other method.
     """
 
     def __init__(
@@ -55,9 +55,11 @@ class EvaluationRounds:
         *,
         vocabulary: int,
         begun: Version,
+        on_suspend: Callable[[str], None] = lambda worker: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config, self._store, self._begun, self._clock = config, store, begun, clock
+        self._on_suspend = on_suspend
         self._validator = GroupValidator(GroupLimits.of(config, vocabulary), begun, PATIENCE)
         payloads = Payloads.of(config, store, validator=self._validator)
         self._queue = EvaluationQueue(caller, payloads, begun.lineage)
@@ -142,7 +144,8 @@ class EvaluationRounds:
         if why := self._obsolete(asked) or _half_ended(asked):
             self._give_up(under_way, why)
             return
-        self._read(under_way, {one.name for one in status.workers if one.suspended})
+        self._validator.suspended = {one.name for one in status.workers if one.suspended}
+        self._read(under_way)
         self._settling.moved(under_way.moved_s)
         if under_way.whole:
             self._conclude(under_way, now)
@@ -186,7 +189,7 @@ class EvaluationRounds:
     def _is_abandoned(self, version: Version) -> bool:
         return version.lineage < self._begun.lineage and version.number > self._begun.number
 
-    def _read(self, under_way: OpenRound, suspended: Collection[str]) -> None:
+    def _read(self, under_way: OpenRound) -> None:
         """Reads answers that have come, for a while. A worker that sends nothing but bad ones is suspended.
 
         What it, or one that training has suspended, has failed of the round is asked again.
@@ -195,9 +198,10 @@ class EvaluationRounds:
         until_s = time.monotonic() + READ_S
         while (page := self._queue.scored(under_way.read_up_to)) and time.monotonic() < until_s:
             under_way.add(page)
-        for one in self._validator.find_unworthy(suspended):
+        for one in self._validator.find_unworthy():
             log.warning("worker %s leases nothing more: %s", one.name, one.reason)
             self._suspend(one.name, one.reason, one.tasks)
+            self._on_suspend(one.name)
             under_way.forget_failures(one.tasks)
 
     def _conclude(self, under_way: OpenRound, now: float) -> None:

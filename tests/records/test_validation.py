@@ -132,7 +132,9 @@ def test_one_bad_group_of_a_suspended_worker_is_enough() -> None:
     validator = GroupValidator(LIMITS, NEWEST, patience=3)
     validator.bad("rotten", "a/0/0", "why")
     validator.bad("careless", "a/0/1", "why")
-    assert [(one.name, one.tasks) for one in validator.find_unworthy({"rotten"})] == [("rotten", ["a/0/0"])]
+    assert validator.find_unworthy() == []
+    validator.suspended.add("rotten")
+    assert [(one.name, one.tasks) for one in validator.find_unworthy()] == [("rotten", ["a/0/0"])]
 
 
 def test_a_worker_that_now_and_then_sends_a_bad_group_is_not_unworthy() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from echo_queue.errors import Problem
-from echo_queue.queue import Chunk, Heartbeat, Outcome, Peer, PromptSet, RunKeys, UpdateRecord, WorkerOrder
+from echo_queue.queue import Chunk, Evaluations, Heartbeat, Outcome, Peer, PromptSet, RunKeys, UpdateRecord, WorkerOrder
 from echo_queue.records import NOTHING, PartialGroup, PromptShard, Published, Task, Version
 from echo_queue.records.group_codec import CodecError
 from tests.queue.clients import Clients
@@ -82,6 +82,7 @@ def _learn(queue: Clients, spoiled: Clients, meet: Meet, completed: Sequence[str
     told = UpdateRecord(Version(lineage, 1), "0.1.0", drained[0], b"{}")
     spoiled.record(lineage, [told])
     meet(lambda: spoiled.publish(lineage, Published(Version(lineage, 1), "manifest", "digest")))
+    _evaluate(queue, spoiled, meet, Version(lineage, 1))
     meet(lambda: spoiled.commit(lineage, "1/1", drained))
     assert queue.updates() == [told], "it went with the commit"
     known = meet(lambda: spoiled.set_digests(lineage, ["a"]))
@@ -113,6 +114,20 @@ def _learn(queue: Clients, spoiled: Clients, meet: Meet, completed: Sequence[str
     assert (status.in_flight, status.dead, status.counts.get("duplicate", 0)) == (0, 2, 0)
     meet(lambda: spoiled.uncommit(lineage, "1/1", "", drained))
     assert meet(spoiled.audit).trained == 0
+
+
+def _evaluate(queue: Clients, spoiled: Clients, meet: Meet, version: Version) -> None:
+    """Makes the moves of a round of evaluation."""
+    queue.declare(PromptSet("held", "source", order="held_out"), [Chunk(0, 0, 3)])
+    queue.submit("held", 0, PromptShard("shard", 0, 3))
+    tries = range(TRIES)  # what a full server refuses is not sent again by itself
+    assert meet(lambda: [spoiled.evaluate(version.lineage, version, "held") for _ in tries])[-1] == 1
+    tasks = queue.lease("w3", version, 2).tasks
+    assert queue.complete("w3", [group_of(task, "w3", version) for task in tasks]) == [Outcome.accepted] * 2
+    assert [one.task for one in spoiled.scored(version.lineage)] == ["held/1/0", "held/1/1"]
+    meet(lambda: spoiled.conclude(version.lineage, 1, b"{}"))
+    audit = queue.audit()
+    assert (audit.asked, audit.concluded, Evaluations(queue.caller).lines()) == (3, 3, [b"{}"])
 
 
 def _lead(queue: Clients, spoiled: Clients, meet: Meet) -> None:
