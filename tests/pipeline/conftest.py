@@ -13,7 +13,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny base model, made once: it is the same for every run of these tests."""
     directory = tmp_path_factory.mktemp("base")
     command = [sys.executable, "-m", "echo_queue.cli", "init-model", str(TINY)]
-    subprocess.run(command, cwd=directory, check=True, timeout=240)
+    subprocess.run(command, cwd=directory, check=True, timeout=900)
     return directory / "run" / "base"
 
 
