@@ -100,7 +100,8 @@ def test_a_killed_evaluation_goes_on_and_scores_each_prompt_once(
     model = FoundModel("old", str(models[0]))
     file = evaluated.directory / "old.jsonl"
     first = evaluated.start(model, "old.jsonl")
-    wait_until(lambda: file.exists() and len(evaluated.lines("old.jsonl")) == len(QUESTIONS) - 1, "all but one prompt")
+    wait_until(lambda: file.exists() and b"\n" in file.read_bytes(), "the file's first line")
+    wait_until(lambda: len(evaluated.lines("old.jsonl")) == len(QUESTIONS) - 1, "all but one prompt")
     first.kill()
     first.wait(DEADLINE_S)
     file.write_bytes(file.read_bytes()[:-9])

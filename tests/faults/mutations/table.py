@@ -501,8 +501,8 @@ MUTATIONS = (
         "only the dead are revived",
         "after the cause is mended, prompts die of it whose last attempt had failed when their worker was killed",
         LUA + "operator.lua",
-        "if stream ~= 'dead' and not (is_task(stream) and redis.call('HEXISTS', run.K.failures, id) == 1) then",
-        "if stream ~= 'dead' then",
+        "if not failed and not (is_task(stream) and redis.call('HEXISTS', run.K.failures, id) == 1) then",
+        "if not failed then",
         ("tests/queue/test_leases.py::test_a_task_that_failed_before_has_all_its_attempts_again_once_it_is_revived",),
     ),
     Mutation(
