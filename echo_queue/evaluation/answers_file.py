@@ -43,7 +43,10 @@ class AskedSet:
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked of which model. `digest`: of the model's weights; `seed`: from which all seeds are derived."""
+    """The question of a file: these sets, asked of this model.
+
+    `digest`: of the model's weights; `seed`: from which all seeds are derived.
+    """
 
     model: str
     digest: str

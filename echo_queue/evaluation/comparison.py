@@ -9,9 +9,10 @@ from statistics import fmean
 from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.evaluation import statistics
 from echo_queue.evaluation.answers_file import Asked, AskedSet, PromptLine
-from echo_queue.evaluation.results import figures_of
+from echo_queue.evaluation.results import Figures, figures_of, interval
 
 MOST_CHANGED = 5
+NUMBER = ".3f"
 Rewards = Mapping[int, Sequence[float]]
 """The rewards of a model's answers, by the prompt's index."""
 
@@ -41,7 +42,7 @@ class ChangedPrompt:
 class SetDifference:
     """By how much a model is better than the `other` one, over the `prompts` prompts that both have answered.
 
-    `low`, `high`: as in `SetFigures`. `changed`: the prompts whose mean rewards differ most.
+    `low`, `high`: as in `Figures`. `changed`: the prompts whose mean rewards differ most.
     """
 
     other: str
@@ -53,23 +54,12 @@ class SetDifference:
 
 
 @dataclass(frozen=True)
-class SetFigures:
-    """The figures of a set; null where no prompt was answered. `failed` prompts are in none of them.
-
-    `low`, `high`: the interval that holds the true mean in 95 of 100 evaluations; null for fewer than two prompts.
-    `truncated`: the share of answers that were cut off at their largest length. `tokens`: the mean length of an answer.
-    """
+class SetFigures(Figures):
+    """The figures of a set: of how many prompts, why some of them failed, and those beside another model's."""
 
     evaluation: str
     prompts: int
     samples: int
-    failed: int
-    mean: float | None
-    low: float | None
-    high: float | None
-    pass_at: Mapping[str, float] | None
-    truncated: float | None
-    tokens: float | None
     failures: tuple[Failure, ...]
     against: SetDifference | None
 
@@ -139,7 +129,7 @@ def _rewards(lines: Sequence[PromptLine]) -> Rewards:
 def told(document: EvaluationDocument) -> Iterator[str]:
     """Yields the lines for a person."""
     for one in document.sets:
-        yield f"{one.evaluation}, {document.model}: {', '.join(_figures_told(one))}"
+        yield f"{one.evaluation}, {document.model}: {one.told(one.prompts, NUMBER)}"
         for failure in one.failures:
             yield f"  {failure.prompts:,} failed: {failure.reason}"
         if one.against is not None:
@@ -147,27 +137,11 @@ def told(document: EvaluationDocument) -> Iterator[str]:
     yield f"answers: {document.file}"
 
 
-def _figures_told(one: SetFigures) -> Iterator[str]:
-    if one.mean is None:
-        yield f"all {one.prompts:,} prompts failed"
-        return
-    yield f"{one.mean:.3f}{_interval(one.low, one.high)} of {one.prompts - one.failed:,} prompts"
-    yield from (f"pass@{k} {share:.3f}" for k, share in (one.pass_at or {}).items())
-    if one.truncated:
-        yield f"{one.truncated:.0%} cut off"
-    if one.failed:
-        yield f"{one.failed:,} failed"
-
-
 def _difference_told(one: SetDifference) -> Iterator[str]:
     if one.difference is None:
         yield f"  against {one.other}: no prompt was answered by both"
         return
-    figure = f"{one.difference:+.3f}{_interval(one.low, one.high, '+')}"
+    figure = f"{one.difference:+{NUMBER}}{interval(one.low, one.high, f'+{NUMBER}')}"
     yield f"  against {one.other}: {figure} over {one.prompts:,} prompts, prompt by prompt"
     for prompt in one.changed:
         yield f"    prompt {prompt.index:,}: {prompt.other:.3f} → {prompt.mean:.3f}"
-
-
-def _interval(low: float | None, high: float | None, sign: str = "") -> str:
-    return "" if low is None or high is None else f" [{low:{sign}.3f}, {high:{sign}.3f}]"

@@ -51,12 +51,47 @@ class PromptAnswers:
         return tuple(answer.reward for answer in self.answers)
 
 
-@dataclass(frozen=True)
-class EvaluationResult:
-    """What a round found out about one evaluation, and the line about it.
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """The figures of the answers to some prompts; None where no prompt was answered."""
 
-    Where nothing was answered, figures are None; `pass_at` has pass@k by k.
-    """
+    failed: int = 0
+    """Prompts that no worker could answer. They are in no figure."""
+    mean: float | None = None
+    low: float | None = None
+    high: float | None = None
+    """The interval that holds the true mean in 95 of 100 evaluations; None for fewer than two prompts."""
+    pass_at: dict[str, float] | None = None
+    """The unbiased pass@k, by k."""
+    truncated: float | None = None
+    """The share of the answers that were cut off at their largest length."""
+    tokens: float | None = None
+    """Mean length of an answer, in tokens."""
+
+    @property
+    def figure(self) -> str:
+        """Returns the mean with its interval; a dash if there is none."""
+        return "–" if self.mean is None else f"{self.mean:.2f}{interval(self.low, self.high, '.2f')}"
+
+    def told(self, prompts: int, form: str = ".2f") -> str:
+        """Returns all of it for a person, of so many prompts. `form`: that of a number."""
+        if self.mean is None:
+            return f"all {prompts:,} prompts failed"
+        told = [f"{self.mean:{form}}{interval(self.low, self.high, form)} of {prompts - self.failed:,} prompts"]
+        told += [f"pass@{k} {share:{form}}" for k, share in (self.pass_at or {}).items()]
+        told += [f"{self.truncated:.0%} cut off"] if self.truncated else []
+        told += [f"{self.failed:,} failed"] if self.failed else []
+        return ", ".join(told)
+
+
+def interval(low: float | None, high: float | None, form: str) -> str:
+    """Returns an interval behind its mean, as " [0.65, 0.77]"; nothing if there is none."""
+    return "" if low is None or high is None else f" [{low:{form}}, {high:{form}}]"
+
+
+@dataclass(frozen=True)
+class EvaluationResult(Figures):
+    """The result of a round for one evaluation, and the line about it."""
 
     evaluation: str
     version: Version
@@ -67,17 +102,6 @@ class EvaluationResult:
     """Number of prompts; of a round that was given up, of those that were answered by then."""
     samples: int
     """Number of answers to each prompt."""
-    failed: int = 0
-    """Prompts that no worker could answer. They are in no figure."""
-    mean: float | None = None
-    low: float | None = None
-    high: float | None = None
-    """The interval that holds the true mean in 95 of 100 evaluations; None for fewer than two prompts."""
-    pass_at: dict[str, float] | None = None
-    truncated: float | None = None
-    """The share of the answers that were cut off at their largest length."""
-    tokens: float | None = None
-    """Mean length of an answer, in tokens."""
     seconds: float = 0.0
     """Time from asking to the last answer, as far as the learner saw it that concluded the round."""
     time_s: float = 0.0
@@ -96,21 +120,7 @@ class EvaluationResult:
         where = f"{self.evaluation} at version {self.version}"
         if self.given_up:
             return f"{where}: given up, {self.prompts:,} answered: {self.given_up}"
-        if self.mean is None:
-            return f"{where}: all {self.prompts:,} prompts failed"
-        told = [f"{self.figure} of {self.prompts - self.failed:,} prompts"]
-        told += [f"pass@{k} {share:.2f}" for k, share in (self.pass_at or {}).items()]
-        told += [f"{self.truncated:.0%} cut off"] if self.truncated else []
-        told += [f"{self.failed:,} failed"] if self.failed else []
-        return f"{where}: {', '.join(told)}"
-
-    @property
-    def figure(self) -> str:
-        """Returns the mean with its interval; a dash if there is none."""
-        if self.mean is None:
-            return "–"
-        interval = "" if self.low is None or self.high is None else f" [{self.low:.2f}, {self.high:.2f}]"
-        return f"{self.mean:.2f}{interval}"
+        return f"{where}: {self.told(self.prompts)}"
 
 
 RESULTS = TypeAdapter(EvaluationResult)
@@ -124,19 +134,6 @@ def result_of(line: bytes) -> EvaluationResult | None:
         return None
 
 
-@dataclass(frozen=True)
-class Figures:
-    """The figures of answers, as in `EvaluationResult`."""
-
-    failed: int = 0
-    mean: float | None = None
-    low: float | None = None
-    high: float | None = None
-    pass_at: dict[str, float] | None = None
-    truncated: float | None = None
-    tokens: float | None = None
-
-
 def figures_of(answered: Sequence[PromptAnswers], success: float) -> Figures:
     """Returns the figures of answers. `success`: the least reward of an answer that succeeds."""
     rewards = [one.rewards for one in answered if one.answers]
@@ -144,9 +141,9 @@ def figures_of(answered: Sequence[PromptAnswers], success: float) -> Figures:
     failed = len(answered) - len(rewards)
     estimate = statistics.mean_of(rewards)
     if estimate is None:
-        return Figures(failed)
+        return Figures(failed=failed)
     return Figures(
-        failed,
+        failed=failed,
         mean=estimate.mean,
         low=estimate.low,
         high=estimate.high,

@@ -225,12 +225,17 @@ def test_a_lost_answer_to_the_conclusion_is_no_second_round(run: RoundsHarness, 
     assert len(run.told) == 1 and run.written == run.told and run.asked is None
 
 
-def test_weights_that_a_restart_abandons_are_evaluated_no_further(run: RoundsHarness) -> None:
+def half_answered(run: RoundsHarness) -> None:
+    """Evaluates version 0, and gets two answers of version 20."""
     run.evaluate()
     run.update_to(20)
     run.serve()
     run.look()
     run.answer(most=2)
+
+
+def test_weights_that_a_restart_abandons_are_evaluated_no_further(run: RoundsHarness) -> None:
+    half_answered(run)
     run.start(number=18)
     run.look()
     given_up = run.told[-1]
@@ -241,11 +246,7 @@ def test_weights_that_a_restart_abandons_are_evaluated_no_further(run: RoundsHar
 
 
 def test_a_round_goes_on_under_a_learner_that_goes_on_from_its_version(run: RoundsHarness) -> None:
-    run.evaluate()
-    run.update_to(20)
-    run.serve()
-    run.look()
-    run.answer(most=2)
+    half_answered(run)
     run.start(number=20)
     run.serve("w1", Version(1, 20))
     run.answer()
