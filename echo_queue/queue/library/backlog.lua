@@ -173,12 +173,17 @@ local function dispatch(run)
   put_all(run, 'tasks', tasks)
 end
 
-local function take_up(run, id, name, epoch, index, shard, min_pv)
-  table.insert(run.admitted, {
+-- Returns the task of a prompt that nobody has had yet, with the versions that it is tagged with.
+local function fresh_task(run, id, name, epoch, index, shard, pv, min_pv, lineage)
+  return {
     id = id, set = name, epoch = epoch, index = index,
     shard = shard.object, first = shard.first, count = shard.count,
-    attempt = 0, late = 0, kept = 0, long = 0, pv = run.v, min_pv = min_pv, lineage = run.lineage, at = run.now,
-  })
+    attempt = 0, late = 0, kept = 0, long = 0, pv = pv, min_pv = min_pv, lineage = lineage, at = run.now,
+  }
+end
+
+local function take_up(run, id, name, epoch, index, shard, min_pv)
+  table.insert(run.admitted, fresh_task(run, id, name, epoch, index, shard, run.v, min_pv, run.lineage))
 end
 
 -- Returns the epoch of a task's set as `settled` names it, and the index of its prompt.

@@ -27,17 +27,13 @@ end
 
 -- Returns the tasks of the round from the prompt at `first` on, at most ADMIT_MAX, in the order of its sets.
 local function tasks_of(run, round, names, first)
-  local tasks, before = {}, 0
+  local tasks, before, version = {}, 0, round.version
   for _, name in ipairs(names) do
     local size = load_set(run, name).count
     for index = math.max(0, first - before), size - 1 do
       if #tasks == ADMIT_MAX then return tasks end
-      local shard = shard_of(run, name, index)
-      tasks[#tasks + 1] = {
-        id = string.format('%s/%d/%d', name, round.number, index), set = name, epoch = round.number, index = index,
-        shard = shard.object, first = shard.first, count = shard.count, attempt = 0, late = 0, kept = 0, long = 0,
-        pv = round.version, min_pv = round.version, lineage = round.lineage, at = run.now,
-      }
+      local id, shard = string.format('%s/%d/%d', name, round.number, index), shard_of(run, name, index)
+      tasks[#tasks + 1] = fresh_task(run, id, name, round.number, index, shard, version, version, round.lineage)
     end
     before = before + size
   end
