@@ -64,7 +64,7 @@ class Clock(NamedTuple):
 class Leader:
     """Decides and reports. The main thread calls every method.
 
-    `newest`: the checkpoint at which the queue's lineage begins.
+    `newest`: the checkpoint at which the queue's lineage begins. `check` raises the error that ended a thread.
     """
 
     def __init__(
@@ -81,12 +81,13 @@ class Leader:
         collector: BatchCollector,
         housekeeper: Housekeeper,
         evaluations: EvaluationRounds,
+        check: Callable[[], None],
         write_model: WriteModel,
     ) -> None:
         self._config, self._team, self._queue, self._monitor = config, team, queue, monitor
         self._saver, self._newest, self._window = saver, newest, newest.window
         self.broadcast, self.collector, self._housekeeper = broadcast, collector, housekeeper
-        self._evaluations, self._write_model = evaluations, write_model
+        self._evaluations, self._check, self._write_model = evaluations, check, write_model
         self._metrics, self._trained_groups = MetricsLog(config.run.dir / "metrics.jsonl"), groups
         self._version = Version(newest.lineage, newest.version)
         self._handed_over = -1
@@ -154,11 +155,6 @@ class Leader:
             yield Order(self._version, publish=True)
             self.broadcast.wait()
         self._evaluations.settle(self._version, stop, self._check)
-
-    def _check(self) -> None:
-        """Raises the error that ended one of the threads."""
-        self.broadcast.check()
-        self._housekeeper.check()
 
     def _updates(self, stop: Event) -> Iterator[Order]:
         """Yields updates until the prompts are exhausted, `learner.max_updates` is reached, or `stop` is set."""

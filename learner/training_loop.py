@@ -11,7 +11,7 @@ A deliberate simplification: the oldest groups come first, unless `learner.selec
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 
@@ -222,7 +222,15 @@ def _open_leader(
     queue.record(unrecorded(config.run.dir / "metrics.jsonl", before_this.version if before_this else BASE))
     announcements = LearnerQueue(caller.within(announcer.DEADLINE_S), lineage=newest.lineage)
     version = Version(newest.lineage, newest.version)
-    evaluations = _open_evaluations(config, policy.vocabulary, version, validator.suspended.add)
+    housekeeping = connect(config)
+    evaluations = EvaluationRounds(
+        config,
+        housekeeping.within(rounds.DEADLINE_S),
+        _hasty_store(config),
+        vocabulary=policy.vocabulary,
+        begun=version,
+        on_suspend=validator.suspended.add,
+    )
     ahead = evaluations.ask_ahead
     broadcast = open_broadcast(config, store, team, queue, announcements=announcements, signer=signer, ask_ahead=ahead)
     first_groups = FirstGroups(monitor)
@@ -231,7 +239,7 @@ def _open_leader(
         broadcast.observe(status)
         evaluations.observe(status)
 
-    housekeeper = Housekeeper(connect(config), store, config.queue.lease_s, observe)
+    housekeeper = Housekeeper(housekeeping, store, config.queue.lease_s, observe)
 
     def check() -> None:
         first_groups.check()
@@ -253,15 +261,13 @@ def _open_leader(
         ),
         housekeeper=housekeeper,
         evaluations=evaluations,
+        check=check,
         write_model=policy.save_pretrained,
     )
 
 
-def _open_evaluations(
-    config: Config, vocabulary: int, begun: Version, on_suspend: Callable[[str], None]
-) -> EvaluationRounds:
-    """Returns the evaluations of the lineage, with connections of their own, since the housekeeper waits for them."""
+def _hasty_store(config: Config) -> ObjectStore:
+    """Returns the store for evaluations, for which the housekeeper waits."""
     store = connect_store(config, "learner")
     store.deadline_s = rounds.DEADLINE_S
-    caller = connect(config).within(rounds.DEADLINE_S)
-    return EvaluationRounds(config, caller, store, vocabulary=vocabulary, begun=begun, on_suspend=on_suspend)
+    return store

@@ -38,7 +38,7 @@ class Deal:
 
 
 class Table:
-    """What `environment.function` names: it deals the hand of each prompt row."""
+    """The environment that `environment.function` names: it deals the hand of each prompt row."""
 
     def start(self, prompt: str, columns: Mapping[str, Any], seed: int) -> "Hand":
         """Starts a session. The row's columns determine it, so the sample's seed has no effect."""

@@ -78,7 +78,7 @@ class Key:
 
     @property
     def optional(self) -> bool:
-        """Whether it may be left out whole, which is not the same as a section without keys."""
+        """True if it may be left out whole, which is not the same as a section without keys."""
         return NoneType in get_args(self.field.annotation)
 
     @property

@@ -55,7 +55,7 @@ class PromptMap(Section):
     system: str = ""
     """A system message, which comes first in every prompt. A prompt of text becomes the user's message after it."""
     chat: bool = False
-    """Whether a prompt of text is the user's message of a chat, as models with a chat template expect it."""
+    """A prompt of text becomes the user's message of a chat, as models with a chat template expect it."""
     min_characters: int = Field(default=0, ge=0)
     """Rows with shorter prompts are left out, before a system message is added."""
     max_characters: int = Field(default=0, ge=0)

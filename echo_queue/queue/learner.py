@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import redis
 
@@ -25,9 +25,6 @@ from echo_queue.queue.settled import bits_of
 from echo_queue.queue.types import Drained, Resumed, RunKeys, UpdateRecord
 from echo_queue.records import BASE, Group, Published, Version
 from echo_queue.records.group_codec import CodecError
-
-if TYPE_CHECKING:
-    pass
 
 NO_SETS: Mapping[str, str] = {}
 FETCH_STEP = 32

@@ -128,7 +128,7 @@ def check_versions(group: Group, newest: Version) -> None:
 
 def check_partials(partials: PartialGroup, limits: GroupLimits) -> None:
     """Raises `CodecError` unless a worker of this configuration can have made `partials`."""
-    limits = limits.of_set(partials.task.rpartition("/")[0].rpartition("/")[0])
+    limits = limits.of_set(partials.task.rsplit("/", 2)[0])
     if len(partials.samples) != limits.samples:
         refuse(f"{len(partials.samples)} samples; {limits.samples_key} is {limits.samples}")
     for sample in partials.samples:

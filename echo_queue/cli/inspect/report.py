@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from echo_queue.cli.inspect.audit import found_or_last
-from echo_queue.cli.inspect.live.watcher import last_word, monitor, monitor_caller
+from echo_queue.cli.inspect.live.watcher import last_word, monitor_caller
 from echo_queue.cli.inspect.show import newest_answers
 from echo_queue.config import Config
 from echo_queue.errors import Problem, ServiceError
@@ -20,15 +20,16 @@ def write(config: Config) -> Path:
     where there are none either.
     """
     record = RunRecord(config.run.dir / "metrics.jsonl")
+    queue, told = None, None
     try:
-        queue: Monitor | None = monitor(config)
+        caller = monitor_caller(config)
+        queue, told = Monitor(caller), Evaluations(caller)
     except ServiceError as error:
-        queue, away = None, error
+        away = error
     updates = record.read(queue)
     if queue is None and not updates and not last_word(config):
         what = f"there is no metrics.jsonl in {config.run.dir}, and {away.problems[0].what}"
         raise ServiceError(Problem("report", what, away.problems[0].fix))
-    told = Evaluations(monitor_caller(config)) if queue else None
     return results.write(
         config,
         updates,

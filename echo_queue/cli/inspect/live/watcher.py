@@ -101,7 +101,7 @@ class RunWatcher:
         self._updates: Sequence[UpdateMetrics] = ()
         self._evaluated = EvaluationRecord(config.run.dir)
         self._concluded: tuple[int, int] | None = None
-        """What of the status changes with a round of evaluation, as of when the results were read; None: never."""
+        """The figures that change with a round of evaluation, as of when the results were read; None: never."""
         self._queue: Monitor | None = None
         self._told: Evaluations | None = None
         self._over = threading.Event()
