@@ -22,7 +22,7 @@ from tests.faults.history import stamps
 from workers.engines import SampleKey, SampleRequest
 from workers.environments import Reply, ScoringRequest, Turn
 from workers.environments.calls import Call, ScoringError
-from workers.environments.protocol import Rewards
+from workers.environments.protocol import Rewards, Spent
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -145,6 +145,7 @@ class ParityScorer:
     """A scorer in this process, with the interface of `Scorer`; an environment that answers, if `interactive`."""
 
     waiting = under_way = 0
+    spent = Spent()
 
     def __init__(self, interactive: bool) -> None:
         self.interactive = interactive

@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -25,9 +26,11 @@ from tests.faults.history.test_checker import a_good_run
 from tests.faults.storm import fleet, prompts
 from tests.faults.storm.observer import CHAINED, raised
 from tests.faults.storm.settings import HELD_OUT_ROWS, KILLS, rules
+from tests.faults.storm.simulated import ParityScorer
 from tests.faults.storm.summary import StormSummary, met
 from tests.seed import session_seed
 from tests.tiers import whole
+from workers.environments.scorer import Scorer
 
 DURATION_S, LONG_S = 60, 600
 """Seconds of killing in CI, and in `make proof`."""
@@ -208,6 +211,12 @@ def test_every_storm_evaluates_and_some_of_its_held_out_prompts_are_poison(tmp_p
 
 def _batch(drawn: dict[str, dict[str, Any]]) -> object:
     return drawn["learner"]["batch_groups"]
+
+
+def test_what_scores_in_a_storm_has_all_that_workers_ask_of_a_scorer() -> None:
+    with closing(Scorer(Environment())) as scorer:
+        asked = {name for name in dir(scorer) if not name.startswith("_")} - {"processes"}
+    assert asked <= set(dir(ParityScorer(interactive=False)))
 
 
 def test_of_a_chain_of_tracebacks_the_last_counts() -> None:
