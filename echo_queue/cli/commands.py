@@ -426,9 +426,9 @@ def evaluate(
         ),
     ] = "final",
     *,
-    name: Annotated[str, typer.Option(help="The only [[evaluation]]; default: all.", show_default=False)] = "",
+    name: Annotated[str, typer.Option(help="The only [\\[evaluation]]; default: all.", show_default=False)] = "",
     source: Annotated[
-        str, typer.Option(help="Prompts instead, as of `submit`; [environment] scores them.", show_default=False)
+        str, typer.Option(help="Prompts instead, as of `submit`; \\[environment] scores them.", show_default=False)
     ] = "",
     samples: Annotated[
         int | None, typer.Option(min=1, help="Answers to each prompt; default: as configured.", show_default=False)

@@ -1,7 +1,11 @@
 """The help has what nobody would guess, and has it where one looks for it."""
 
 import re
+from collections.abc import Iterator
 
+from rich.markup import render
+from typer.core import TyperCommand
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from echo_queue.cli.commands import app
@@ -33,3 +37,16 @@ def test_a_command_that_changes_a_run_does_not_stand_among_those_that_look_at_it
 def test_a_generated_set_is_named_with_its_options_as_a_shell_takes_them() -> None:
     (example,) = re.findall(r"'(reasoning-gym:\S+ {.*?})'", told("submit"))
     assert example == 'reasoning-gym:chain_sum {"seed": 1, "size": 500}'
+
+
+def texts(command: TyperCommand, path: str = "echo-queue") -> Iterator[tuple[str, str]]:
+    """Yields every text of help with the command that has it, those of the commands below it included."""
+    yield path, command.help or ""
+    yield from ((path, getattr(parameter, "help", "") or "") for parameter in command.params)
+    for name, below in getattr(command, "commands", {}).items():
+        yield from texts(below, f"{path} {name}")
+
+
+def test_no_word_in_brackets_is_lost_as_markup() -> None:
+    lost = [(path, text) for path, text in texts(get_command(app)) if render(text).plain != text.replace("\\[", "[")]
+    assert not lost
