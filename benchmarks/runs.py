@@ -24,6 +24,8 @@ def echo_queue(
     directory: Path,
     settings: Mapping[str, object],
     program: Sequence[str] = ECHO_QUEUE,
+    *,
+    deadline_s: float = RUN_DEADLINE_S,
 ) -> None:
     """Runs `echo-queue COMMAND` on a configuration with `settings` (SECTION__KEY); `directory` names the run.
 
@@ -35,7 +37,7 @@ def echo_queue(
         env=os.environ | {f"ECHO_QUEUE_{key}": str(value) for key, value in values.items()},
         check=True,
         stdout=subprocess.DEVNULL,
-        timeout=RUN_DEADLINE_S,
+        timeout=deadline_s,
     )
 
 

@@ -8,6 +8,8 @@ samples, the mean reward, their number and the tokens drawn. Times are seconds s
 import json
 import sys
 import time
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any
 
 import reasoning_gym
@@ -33,18 +35,17 @@ class Clock(TrainerCallback):
         self.curve.append((time.time(), *self.samples))
 
 
+Score = Callable[..., list[float]]
+"""From the completions of a batch and the columns of their rows to rewards."""
+
+
 def main(setting: dict[str, Any]) -> None:
     torch.set_num_threads(setting["threads"])
-    task: Any = reasoning_gym.create_dataset(setting["dataset"], **setting["options"])
+    rows, score = own_task(setting) if "rewards" in setting else gym_task(setting)
     clock = Clock()
 
-    def reward(
-        completions: list[str], completion_ids: list[list[int]], index: list[int], **columns: Any
-    ) -> list[float]:
-        scores = [
-            float(task.score_answer(completion.strip(), task[item]))
-            for completion, item in zip(completions, index, strict=True)
-        ]
+    def reward(completions: list[Any], completion_ids: list[list[int]], **columns: Any) -> list[float]:
+        scores = score(completions, **columns)
         clock.samples = (sum(scores) / len(scores), len(scores), sum(map(len, completion_ids)))
         return scores
 
@@ -52,13 +53,42 @@ def main(setting: dict[str, Any]) -> None:
         model=AutoModelForCausalLM.from_pretrained(setting["model"], dtype=torch.float32),
         processing_class=AutoTokenizer.from_pretrained(setting["model"]),
         reward_funcs=reward,
-        train_dataset=Dataset.from_list([{"prompt": entry["question"], "index": i} for i, entry in enumerate(task)]),
+        train_dataset=Dataset.from_list(rows),
         args=arguments(setting),
         callbacks=[clock],
     )
     trainer.train()
     trainer.save_model(setting["output"] + "/model")
     print(json.dumps({"began_s": clock.began_s, "curve": clock.curve}))
+
+
+def gym_task(setting: dict[str, Any]) -> tuple[list[dict[str, Any]], Score]:
+    """Returns the rows of a reasoning-gym data set, and its own scorer."""
+    task: Any = reasoning_gym.create_dataset(setting["dataset"], **setting["options"])
+
+    def score(completions: Sequence[str], index: Sequence[int], **columns: Any) -> list[float]:
+        pairs = zip(completions, index, strict=True)
+        return [float(task.score_answer(completion.strip(), task[item])) for completion, item in pairs]
+
+    return [{"prompt": entry["question"], "index": index} for index, entry in enumerate(task)], score
+
+
+def own_task(setting: dict[str, Any]) -> tuple[list[dict[str, Any]], Score]:
+    """Returns the rows of code that makes prompts, and the weighted sum of its reward functions."""
+    source = named(setting["dataset"])(**setting["options"])
+    functions = [(named(function), weight) for function, weight in setting["rewards"]]
+
+    def score(completions: Sequence[Any], **columns: Any) -> list[float]:
+        given = [(function(completions=completions, **columns), weight) for function, weight in functions]
+        return [sum(scores[at] * weight for scores, weight in given) for at in range(len(completions))]
+
+    return [source[index] for index in range(len(source))], score
+
+
+def named(path: str) -> Any:
+    """Returns what `module:name` names."""
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)
 
 
 def arguments(setting: dict[str, Any]) -> GRPOConfig:
@@ -86,7 +116,8 @@ def arguments(setting: dict[str, Any]) -> GRPOConfig:
         beta=0.0,
         # The optimizer.
         learning_rate=setting["lr"],
-        lr_scheduler_type="constant",
+        lr_scheduler_type="constant_with_warmup",
+        warmup_steps=setting["warmup_updates"],
         adam_beta1=setting["betas"][0],
         adam_beta2=setting["betas"][1],
         weight_decay=setting["weight_decay"],
