@@ -116,7 +116,7 @@ def submit(
     source: Annotated[
         str,
         typer.Argument(
-            help="A file, a folder, hf:NAME, or a generated set with its options: "
+            help="A file, a folder, s3://BUCKET/KEY, hf:NAME, or a generated set with its options: "
             "'reasoning-gym:chain_sum {\"seed\": 1, \"size\": 500}', 'module:function {…}'; default: prompts.source."
         ),
     ] = "",
