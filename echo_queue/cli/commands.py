@@ -460,6 +460,29 @@ def evaluate(
 
 
 @app.command(rich_help_panel=INSPECT)
+def export(
+    config: ConfigFile,
+    version: Annotated[
+        str,
+        typer.Argument(
+            metavar="VERSION",
+            help="1.12 (12: that of the newest lineage), final, best (of the run's evaluation) or base.",
+            show_default=False,
+        ),
+    ],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write.", show_default=False)],
+    adapter: Annotated[bool, typer.Option("--adapter", help="Only the LoRA adapters, as PEFT's folder.")] = False,
+) -> None:
+    """Write a version as a Hugging Face folder: weights, tokenizer, chat template and generation settings.
+
+    With LoRA the adapters are merged into the base model. The folder is whole or is not there.
+    """
+    from echo_queue.cli.inspect.export import export as export_model
+
+    export_model(config, load(config), version, folder, adapter=adapter)
+
+
+@app.command(rich_help_panel=INSPECT)
 def revive(
     config: ConfigFile,
     tasks: Annotated[list[str] | None, typer.Argument(help="Ids of tasks; default: all that failed.")] = None,
