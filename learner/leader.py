@@ -17,11 +17,11 @@ from threading import Event
 from typing import NamedTuple
 
 from torch import Tensor
-from transformers import AutoTokenizer
 
 from echo_queue import failpoints
 from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError, Problem, SetBackError
+from echo_queue.models.exported import temporary_of
 from echo_queue.models.hub import base_folder
 from echo_queue.queue import LearnerQueue, Monitor, staleness_rules
 from echo_queue.queue.counts import counted
@@ -32,6 +32,7 @@ from echo_queue.reporting.trained_groups import TrainedGroups
 from learner.batch_collector import Batch, BatchCollector, Pause
 from learner.diagnostics.guard import Guard
 from learner.evaluation.rounds import EvaluationRounds
+from learner.export.model_folder import add_companions, put_in_place
 from learner.housekeeper import Housekeeper
 from learner.publication.publish_thread import Snapshot, publication_period
 from learner.publication.weight_broadcast import WeightBroadcast
@@ -343,10 +344,8 @@ class Leader:
 
 def export(write: WriteModel, weights: Mapping[str, Tensor], base: str, folder: Path) -> None:
     """Writes the model with its tokenizer as a Hugging Face folder, which is whole or does not exist."""
-    temporary = folder.with_name(folder.name + ".tmp")
+    temporary = temporary_of(folder)
     shutil.rmtree(temporary, ignore_errors=True)
     failpoints.step("write model", lambda: write(temporary, weights))
-    failpoints.step("write tokenizer", lambda: AutoTokenizer.from_pretrained(base).save_pretrained(temporary))
-    if folder.exists():
-        failpoints.step("remove model", lambda: shutil.rmtree(folder))
-    failpoints.step("rename model", lambda: temporary.rename(folder))
+    failpoints.step("write tokenizer", lambda: add_companions(Path(base), temporary))
+    put_in_place(temporary, folder)

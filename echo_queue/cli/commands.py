@@ -116,7 +116,7 @@ def submit(
     source: Annotated[
         str,
         typer.Argument(
-            help="A file, a folder, hf:NAME, or a generated set with its options: "
+            help="A file, a folder, s3://BUCKET/KEY, hf:NAME, or a generated set with its options: "
             "'reasoning-gym:chain_sum {\"seed\": 1, \"size\": 500}', 'module:function {…}'; default: prompts.source."
         ),
     ] = "",
@@ -457,6 +457,29 @@ def evaluate(
         raise typer.BadParameter("give --name or --source, not both")
     options = {"name": name, "source": source, "samples": samples, "temperature": temperature, "limit": limit}
     evaluate_model(config, load(config), model, out, options | {"against": against, "json": as_json})
+
+
+@app.command(rich_help_panel=INSPECT)
+def export(
+    config: ConfigFile,
+    version: Annotated[
+        str,
+        typer.Argument(
+            metavar="VERSION",
+            help="1.12 (12: that of the newest lineage), final, best (of the run's evaluation) or base.",
+            show_default=False,
+        ),
+    ],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write.", show_default=False)],
+    adapter: Annotated[bool, typer.Option("--adapter", help="Only the LoRA adapters, as PEFT's folder.")] = False,
+) -> None:
+    """Write a version as a Hugging Face folder: weights, tokenizer, chat template and generation settings.
+
+    With LoRA the adapters are merged into the base model. The folder is whole or is not there.
+    """
+    from echo_queue.cli.inspect.export import export as export_model
+
+    export_model(config, load(config), version, folder, adapter=adapter)
 
 
 @app.command(rich_help_panel=INSPECT)

@@ -180,8 +180,8 @@ class Prompts(Section):
     """Name of the set. Submitting the same set again adds nothing."""
     source: str = ""
     """A `.jsonl`, `.json`, `.csv`, `.tsv` or `.parquet` file, also packed as `.gz` or `.zst`, a folder of them,
-    a data set `hf:NAME:CONFIG:SPLIT`, `reasoning-gym:DATASET`, or `module:function`, your own code that makes rows
-    (docs/data.md)."""
+    either of them as `s3://BUCKET/KEY`, a data set `hf:NAME:CONFIG:SPLIT`, `reasoning-gym:DATASET`, or
+    `module:function`, your own code that makes rows (docs/data.md)."""
     options: dict[str, Any] = Field(default={})
     """Options of a generated set: `size`, `seed` and the dataset's own settings; the arguments of your function."""
     map: PromptMap = PromptMap()

@@ -102,6 +102,14 @@ def store_endpoint(config: Config, role: Role = "worker") -> StoreEndpoint:
     return replace(endpoint, access_key=keys.access_key, secret_key=keys.secret_key) if keys else endpoint
 
 
+def own_store(config: Config, role: Role) -> StoreEndpoint | None:
+    """Returns the endpoint of a store that is a server of the user's own, who may keep other things there; else None.
+
+    Raises `ServiceError` for half a pair of keys.
+    """
+    return None if config.store.url == EMBEDDED else store_endpoint(config, role)
+
+
 def celery_broker_url(config: Config) -> str:
     """Returns the broker's URL with user and password in it, as Celery wants it. Keys go under `CELERY_PREFIX`.
 

@@ -182,3 +182,12 @@ def _abandons(later: EvaluationResult, earlier: EvaluationResult) -> bool:
 def best_mean(results: Iterable[EvaluationResult]) -> float:
     """Returns the greatest mean; −∞ if there is none."""
     return max((one.mean for one in results if one.mean is not None), default=-math.inf)
+
+
+def best_of(results: Iterable[EvaluationResult]) -> dict[str, EvaluationResult]:
+    """Returns, for each evaluation, the first result of the surviving history whose mean no other exceeds."""
+    found = {}
+    for evaluation, curve in curves(results).items():
+        if answered := [one for one in curve if one.mean is not None and not one.given_up]:
+            found[evaluation] = max(answered, key=lambda one: one.mean or 0.0)
+    return found

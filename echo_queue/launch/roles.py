@@ -18,6 +18,7 @@ Program = Literal[
     "workers.preemption.relay",
     "learner",
     "learner.base_model",
+    "learner.export",
     "learner.recovery.rewind",
 ]
 EXTRA: dict[Program, str] = {
@@ -26,6 +27,7 @@ EXTRA: dict[Program, str] = {
     "workers.preemption.relay": "worker",
     "learner": "learner",
     "learner.base_model": "learner",
+    "learner.export": "learner",
     "learner.recovery.rewind": "learner",
 }
 ROLES: tuple[Program, ...] = ("workers", "workers.preemption.relay", "learner")

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from echo_queue.config import Config, Prompts
 from echo_queue.config.explanations import explain
-from echo_queue.connections.endpoints import EMBEDDED
+from echo_queue.connections.endpoints import EMBEDDED, own_store
 from echo_queue.errors import ConfigError, DeadlineError, Problem, PromptError, UnfitPromptError
 from echo_queue.queue import Chunk, PromptSet, SubmitterQueue
 from echo_queue.queue.submitter import digest_of
@@ -29,7 +29,7 @@ from echo_queue.submission.length_limits import PromptLimits, limits_of, refuse_
 from echo_queue.submission.needed_columns import needed_columns, refuse_lacking, refuse_unreadable
 from echo_queue.submission.progress import Progress, Report, Submitted
 from echo_queue.submission.sources.registry import open_source
-from echo_queue.submission.sources.source import PromptSource, is_generated, parts_of, spell
+from echo_queue.submission.sources.source import S3, PromptSource, is_generated, parts_of, spell
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -132,7 +132,9 @@ def _plain(messages: Sequence[Message]) -> str:
 
 def opened(config: Config, prompts: Prompts) -> PromptSource:
     """Returns the source of a set. Code is called only if the configuration names it for that set."""
-    return open_source(spell(prompts.source, prompts.options, prompts.map), config.source_of(prompts.set))
+    name = spell(prompts.source, prompts.options, prompts.map)
+    store = own_store(config, "submitter") if prompts.source.startswith(S3) else None
+    return open_source(name, config.source_of(prompts.set), store)
 
 
 def _first_rows(source: PromptSource, size: int) -> tuple[Chunk, Sequence[PromptRow]]:

@@ -10,6 +10,7 @@ import traceback
 
 import orjson
 
+from echo_queue.connections.storage.endpoint import StoreEndpoint
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.queue import Chunk, SubmitterQueue
 from echo_queue.submission import shards
@@ -29,9 +30,10 @@ def expand(
     *,
     needed: NeededColumns = NOTHING,
     own: str = "",
+    bucket: StoreEndpoint | None = None,
 ) -> bool:
     """Adds chunk `number` of set `name` to the backlog. `needed`: what the reward needs of each row.
-    `own`: the source that this machine's configuration names (`open_source`).
+    `own`: the source that this machine's configuration names, `bucket`: the run's own store (`open_source`).
 
     Returns False if that was done before, or the chunk was refused. Raises `ServiceError` if Redis or the store fails.
     """
@@ -39,7 +41,7 @@ def expand(
         return False
     chunk = waiting.chunk
     try:
-        source = open_source(waiting.source, own)
+        source = open_source(waiting.source, own, bucket)
         rows = source.read(chunk)
         refuse_unfit(limits, source, chunk, rows)
         refuse_featureless(waiting.length_feature, source, chunk, rows)

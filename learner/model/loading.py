@@ -13,12 +13,15 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from echo_queue import config
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.models import model_refusals
 from echo_queue.models.hub import base_folder
+from echo_queue.weights.lora import LoraDescription
+from echo_queue.weights.tensors import matches
 from learner.model.architecture import check_architecture
 from learner.model.attention import ATTENTION, unsupported
 from learner.model.lora.adapters import Adapters
@@ -60,6 +63,32 @@ def _load_adapted(settings: config.Config, dtype: torch.dtype, device: torch.dev
         _origin(settings), lambda: files.whole(model, dtype), adapters, share=team.share
     )
     return policy
+
+
+@contextmanager
+def frozen_base(settings: config.Config, description: LoraDescription) -> Iterator[FrozenBase]:
+    """Gives the base model to which a version's adapters belong, without values: its tensors are read when they are
+    needed, and compared with `description` then.
+
+    Raises `ConfigError`, also inside the block, if it is another one, or if the configuration has no such adapters.
+    """
+    if not settings.model.lora.rank:
+        what = "is 0, but this version is one of adapters"
+        raise ConfigError(Problem("model.lora.rank", what, "give the configuration with which the run was started"))
+    dtype = getattr(torch, settings.model.dtype)
+    infos = {info.name: info for info in description.base}
+    with _loading(settings):
+        model, files = _open(settings, dtype)
+        adapters = Adapters(model, settings.model.lora)
+
+        def compared() -> Iterator[tuple[str, Tensor]]:
+            for name, tensor in files.whole(model, dtype):
+                if name not in infos or not matches(tensor, infos[name]):
+                    what = f"is another one than that of this version's adapters: {name} differs"
+                    raise ConfigError(Problem("model.base", what, "give the configuration of the run"))
+                yield name, tensor
+
+        yield FrozenBase(_origin(settings), compared, adapters, description)
 
 
 def _origin(settings: config.Config) -> Origin:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
 from echo_queue.config.rewards import KINDS
-from tests.first_hour.home import CONFIG, ROWS, Home, ServedHome
+from tests.first_hour.home import BUCKET, CONFIG, ROWS, Home, ServedHome
 
 Place = TypeVar("Place", bound=Home)
 Spoil = Callable[[Home], object]
@@ -25,6 +25,11 @@ class Failure(NamedTuple, Generic[Place]):
 def setting(**values: str) -> Spoil:
     """Returns what sets variables of the environment, which stand for keys of the file."""
     return lambda home: home.set(**values)
+
+
+def variable(name: str, value: str) -> Spoil:
+    """Returns what sets a variable that is not of this project."""
+    return lambda home: home.set_plain(name, value)
 
 
 def written(name: str, content: str) -> Spoil:
@@ -137,6 +142,16 @@ def _forms() -> Iterator[Failure[Home]]:
     yield Failure("Latin-1", latin, "a.csv", "is not UTF-8 here", "save the file as UTF-8")
 
 
+def _buckets() -> Iterator[Failure[Home]]:
+    """Rows for what needs a server are in `_own_servers`, and in `tests/submission/test_bucket.py`."""
+    nameless = setting(prompts__source="s3:///a.jsonl")
+    yield Failure("no bucket's name", nameless, "prompts.source", "'s3:///a.jsonl' names no bucket", "s3://BUCKET/KEY")
+    packed = setting(prompts__source="s3://mine/a.parquet.gz")
+    yield Failure("packed Parquet in a bucket", packed, "a.parquet.gz", "packed Parquet", "unpack it")
+    profile = both(setting(prompts__source="s3://mine/a.jsonl"), variable("AWS_PROFILE", "nobody"))
+    yield Failure("no profile", profile, "s3://mine/a.jsonl", "profile (nobody) could not be found", "AWS_PROFILE")
+
+
 def _mapping() -> Iterator[Failure[Home]]:
     first, where = "prompts.jsonl:1", "prompts.map"
 
@@ -184,6 +199,7 @@ def _prompts() -> Iterator[Failure[Home]]:
     nowhere = setting(prompts__source="hf:./parts:main:train")
     yield Failure("no folder of a data set", nowhere, "/parts:main:train", "no such folder", "hf:NAME:CONFIG:SPLIT")
     yield Failure("no data set", setting(prompts__source="hf:"), source, "no name of a data set", "openai/gsm8k")
+    yield from _buckets()
     yield from _forms()
     yield from _mapping()
     yield Failure("hub name", setting(prompts__source="openai/gsm8k"), source, "is not a source", "a .jsonl")
@@ -401,6 +417,11 @@ def _own_servers() -> Iterator[Failure[ServedHome]]:
     unknown = setting(store_access_key="NOBODY")
     yield Failure("an unknown key of the store", unknown, store, "our keys are refused for the bucket", keys)
     yield Failure("no bucket", setting(store__bucket="none"), "store.bucket", "there is no such bucket", "create it")
+    for cause, source, what in (
+        ("no object", f"s3://{BUCKET}/none.jsonl", "there is no such object"),
+        ("no objects", f"s3://{BUCKET}/none/", "has no file of prompts"),
+    ):
+        yield Failure(cause, setting(prompts__source=source), source, what, "")
     old = "Redis 6.2.5 has no functions"
     yield Failure("an old Redis", ServedHome.take_old_redis, redis, old, "use Redis 7.0 or newer, or Valkey")
     for cause, name, value, what, fix in (

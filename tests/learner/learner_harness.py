@@ -162,6 +162,10 @@ class SimulatedWorker(threading.Thread):
 
 def make_base(folder: Path) -> None:
     tiny_model().save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Returns the tokenizer of the tiny models, which knows the words w0, w1 and so on."""
     words = {f"w{number}": number for number in range(VOCABULARY)}
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="w0")))
-    tokenizer.save_pretrained(folder)
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="w0")))

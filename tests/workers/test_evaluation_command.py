@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from echo_queue.cli import commands
 from echo_queue.cli.documents import schemas
-from echo_queue.cli.inspect.evaluate import FoundModel, find
+from echo_queue.cli.inspect.named_model import FoundModel, find
 from echo_queue.config import toml_text
 from echo_queue.config.loading import load
 from echo_queue.errors import DONE, REFUSED, STOPPED, ConfigError, EchoQueueError

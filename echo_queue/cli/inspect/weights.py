@@ -4,7 +4,7 @@
 - All but `ls` and `gc` read only data that is signed with that key.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +29,9 @@ from echo_queue.weights.manifest import Manifest, Route, base_of, manifest_key, 
 from echo_queue.weights.reader import fetch_along, fetch_parts, find_path, open_manifest
 from echo_queue.weights.retention import doomed, remove
 from echo_queue.weights.signatures import SignatureVerifier, key_id
+
+NAMED = 8
+"""So many versions an error names."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +88,21 @@ class StoredWeights:
         entry = catalogue(self.store, version.lineage).get(version)
         if entry is None or not entry.manifest:
             what = f"version {version} is not stored: it was pruned, perhaps just now, or never published"
-            raise ServiceError(Problem("weights", what, "choose one that `echo-queue weights ls CONFIG` lists"))
+            published = (one for one, found in catalogue(self.store).items() if found.manifest)
+            raise ServiceError(Problem("weights", what, choose_among(published)))
         return entry
 
     def _verifier(self) -> SignatureVerifier:
         return SignatureVerifier(self.keys().public_key)
+
+
+def choose_among(versions: Iterable[Version]) -> str:
+    """Returns what to do where a version is missing: choose one of these, of which the newest are named."""
+    newest = sorted(set(versions), reverse=True)
+    if not newest:
+        return "wait for the learner's first version"
+    more = f" and {len(newest) - NAMED} older ones (`echo-queue weights ls CONFIG`)" if len(newest) > NAMED else ""
+    return f"choose one that is: {', '.join(map(str, newest[:NAMED]))}{more}"
 
 
 def ls(config: Config, *, as_json: bool) -> None:

@@ -42,6 +42,18 @@ class ExpiredKeysError(ServiceError):
     """Our keys were good for some time, which is over."""
 
 
+class NoKeysError(ServiceError):
+    """Nobody has given us keys."""
+
+
+class MissingBucketError(ServiceError):
+    """There is no such bucket."""
+
+
+class WrongRegionError(ServiceError):
+    """The bucket is in another region."""
+
+
 class UnsupportedError(ServiceError):
     """The store knows no such request, or not all that it says."""
 
@@ -65,10 +77,10 @@ class ShortBody(Exception):
 # Looked up by error code, else by HTTP status: kind, configuration key, what is wrong (`what` is filled in), the fix.
 Meaning = tuple[type[ServiceError], str, str, str]
 BY_CODE: dict[str, Meaning] = {
-    "NoSuchBucket": (ServiceError, "store.bucket", "there is no such bucket", "create it, or name another"),
+    "NoSuchBucket": (MissingBucketError, "store.bucket", "there is no such bucket", "create it, or name another"),
     **dict.fromkeys(
         ("AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"),
-        (ServiceError, "store.region", "the bucket is not in this region", "name the bucket's own region"),
+        (WrongRegionError, "store.region", "the bucket is not in this region", "name the bucket's own region"),
     ),
     **dict.fromkeys(
         ("RequestTimeTooSkewed", "RequestExpired"),
@@ -140,7 +152,7 @@ def explain(error: Exception, endpoint: StoreEndpoint, what: str) -> ServiceErro
         what_failed = f"{bucket}: the TLS connection failed: {error}"
         return ServiceError(Problem("store.url", what_failed, "check the server's name, or set AWS_CA_BUNDLE"))
     if isinstance(error, boto.NoCredentialsError | boto.PartialCredentialsError):
-        return ServiceError(Problem("store.url", f"{bucket}: no keys are set", KEYS_FIX))
+        return NoKeysError(Problem("store.url", f"{bucket}: no keys are set", KEYS_FIX))
     said, fix = f"no answer for {what}: {error}", "start the server, or correct the address"
     if proxy:
         fix = f"correct {proxy}, or put the store's host into NO_PROXY; {fix}"

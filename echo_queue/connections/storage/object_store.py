@@ -74,11 +74,12 @@ class StoredObject:
 
 
 class ObjectStore:
-    """The objects of run `run`. Several threads may share it; after a fork, make a new one."""
+    """The objects of run `run`; those of the whole bucket if it is empty. Several threads may share it; after a fork,
+    make a new one."""
 
     def __init__(self, endpoint: StoreEndpoint, run: str, deadline_s: float = DEADLINE_S) -> None:
         self.endpoint = endpoint
-        self.prefix = f"{run}/"
+        self.prefix = f"{run}/" if run else ""
         self.deadline_s = deadline_s
         self._keychain = StoreKeychain(endpoint)
         self._client = client(endpoint, self._keychain)
@@ -185,19 +186,26 @@ class ObjectStore:
         finally:
             answer["Body"].close()
 
-    def size(self, key: str) -> int | None:
-        """Returns the object's size in bytes, or None if there is no such object."""
+    def size(self, key: str, deadline_s: float | None = None) -> int | None:
+        """Returns the object's size in bytes, or None if there is no such object. `deadline_s`: in place of the
+        store's own."""
         try:
-            return self._persist("head", key, lambda: int(self._client.head_object(**self._at(key))["ContentLength"]))
+            head = partial(self._client.head_object, **self._at(key))
+            return self._persist("head", key, lambda: int(head()["ContentLength"]), deadline_s)
         except MissingObject:
             return None
 
     def exists(self, key: str) -> bool:
         return self.size(key) is not None
 
-    def list(self, prefix: str = "", page: int = 1000) -> Iterator[StoredObject]:
-        """Yields all objects whose key starts with `prefix`, in order of their keys; `page` keys per request."""
+    def list(self, prefix: str = "", page: int = 1000, *, delimiter: str = "") -> Iterator[StoredObject]:
+        """Yields all objects whose key starts with `prefix`, in order of their keys; `page` keys per request.
+
+        With a `delimiter` only those are found in whose keys none follows the prefix.
+        """
         request: dict[str, Any] = {"Bucket": self.endpoint.bucket, "Prefix": self.prefix + prefix, "MaxKeys": page}
+        if delimiter:
+            request["Delimiter"] = delimiter
         while True:
             found, following = self._persist("list", prefix, lambda: self._page(request))
             yield from found

@@ -21,7 +21,7 @@ from echo_queue import failpoints
 from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.connections.connect import CONNECT_TIMEOUT_S, connect_store
-from echo_queue.connections.endpoints import CELERY_PREFIX, celery_broker_url, redis_endpoint
+from echo_queue.connections.endpoints import CELERY_PREFIX, celery_broker_url, own_store, redis_endpoint
 from echo_queue.errors import ConfigError, EchoQueueError, Problem, ServiceError
 from echo_queue.queue import SubmitterQueue
 from echo_queue.queue.counts import counted
@@ -136,8 +136,8 @@ def build(config: Config) -> Celery:
         """Expands chunk `number` of a set. `source`, `first` and `last` are for people to read; Redis has the rest."""
         limits = limits_of(Path(config.base_model), config.model.max_prompt_tokens)
         needed = needed_columns(config.environment_of(set))
-        own = config.source_of(set)
-        expand(connections.queue(), connections.store(), limits, set, number, needed=needed, own=own)
+        own, bucket = config.source_of(set), own_store(config, "submitter")
+        expand(connections.queue(), connections.store(), limits, set, number, needed=needed, own=own, bucket=bucket)
 
     def submit_prompt_set(source: str | None = None, set: str | None = None, **changes: Any) -> dict[str, Any]:
         """Submits a prompt set; arguments that are not given are as in the configuration's [prompts], or as in that of

@@ -13,17 +13,20 @@ from echo_queue.submission.sources.source import (
     GENERATED,
     HUGGING_FACE,
     OWN,
+    S3,
     PromptSource,
     is_generated,
     parts_of,
 )
 
 if TYPE_CHECKING:
+    from echo_queue.connections.storage.endpoint import StoreEndpoint
     from echo_queue.submission.sources.files.file import Rows
 
 CHOICES = (
     f"name a .jsonl, .json, .csv, .tsv or .parquet file, one of them packed as .gz or .zst, a folder of them, "
-    f"{HUGGING_FACE}NAME:CONFIG:SPLIT, {GENERATED}DATASET, or code of your own as module:function"
+    f"either of them in a bucket as {S3}BUCKET/KEY, {HUGGING_FACE}NAME:CONFIG:SPLIT, {GENERATED}DATASET, or code of "
+    f"your own as module:function"
 )
 
 
@@ -31,17 +34,18 @@ def absolute(name: str) -> str:
     """Returns the source's name as any process of this machine understands it: a file's with its whole path."""
     if name.startswith(tuple(HUGGING_FACE + sign for sign in FOLDER)):
         return HUGGING_FACE + absolute(name.removeprefix(HUGGING_FACE))
-    if name.startswith(HUGGING_FACE) or is_generated(parts_of(name)[0]):
+    if name.startswith((HUGGING_FACE, S3)) or is_generated(parts_of(name)[0]):
         return name
     path = Path(name).expanduser().absolute()
     return str(path.resolve() if ".." in path.parts else path)
 
 
-def open_source(name: str, own: str = "") -> PromptSource:
+def open_source(name: str, own: str = "", store: "StoreEndpoint | None" = None) -> PromptSource:
     """Returns the source called `name`, as `spell` writes it: a file, a folder, or what code makes.
 
     `own`: `prompts.source` of this machine's configuration, the only code that is called for a set, since whoever may
-    submit may send any name. Raises `PromptError` for any other name.
+    submit may send any name. `store`: the run's own store; other buckets are read with the keys of the environment.
+    Raises `PromptError` for any other name, and `ServiceError` for a hub, or a bucket, that is away.
     """
     address, options = parts_of(name)
     if address.startswith(GENERATED):
@@ -58,20 +62,24 @@ def open_source(name: str, own: str = "") -> PromptSource:
             raise PromptError(Problem("prompts.source", what, "name it there, or submit a file"))
         rows = OwnRows(address, options)
         return RowSource(rows.name, [rows])
-    parts = _parts(absolute(address)) if address else None
+    parts = _parts(absolute(address), store) if address else None
     if parts is None:
         what = f"{name!r} is not a source of prompts" if name else "no source is named"
         raise PromptError(Problem("prompts.source", what, CHOICES))
     return RowSource(*parts, _map(address, options))
 
 
-def _parts(address: str) -> tuple[str, Sequence["Rows"]] | None:
+def _parts(address: str, store: "StoreEndpoint | None") -> tuple[str, Sequence["Rows"]] | None:
     """Returns the address under which every machine finds the same rows, and what holds them; None if nothing does."""
     if address.startswith(HUGGING_FACE):
         from echo_queue.submission.sources.hugging_face import open_data_set
 
         data_set = open_data_set(address)
         return data_set.name, [data_set]
+    if address.startswith(S3):
+        from echo_queue.submission.sources.files.bucket import objects_of
+
+        return address, objects_of(address, store)
     from echo_queue.submission.sources.files.forms import files_of
 
     files = files_of(Path(address))

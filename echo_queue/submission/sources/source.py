@@ -20,6 +20,7 @@ from echo_queue.records import PromptRow
 
 GENERATED = "reasoning-gym:"
 HUGGING_FACE = "hf:"
+S3 = "s3://"
 FOLDER = (".", "/", "~")
 """The beginnings of a folder's path behind `hf:`."""
 OWN = re.compile(rf"(?!{HUGGING_FACE})[A-Za-z_][\w.]*:[A-Za-z_]\w*")

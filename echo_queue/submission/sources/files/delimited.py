@@ -8,11 +8,11 @@ import io
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from echo_queue.errors import Problem, PromptError
-from echo_queue.submission.sources.files.file import UNPACK, File, Slice
+from echo_queue.submission.sources.files.file import File, Slice
 from echo_queue.submission.sources.rows import MAX_ROW_BYTES, BadRow
 
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ class Delimited(File):
 
     @property
     def _delimiter(self) -> str:
-        name = self.path.stem if self.path.suffix.lower() in UNPACK else self.path.name
-        return DELIMITERS[Path(name).suffix.lower()]
+        return DELIMITERS[PurePosixPath(self.name[: len(self.name) - len(self.pack)]).suffix.lower()]
 
     def _rows(self, reader: "Reader") -> Iterator[list[str]]:
         try:

@@ -8,15 +8,15 @@ import io
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import BinaryIO, NamedTuple, Protocol, cast
 
 import zstandard
 
 from echo_queue.errors import Problem, PromptError
+from echo_queue.submission.sources.files.stored import READ_BUFFER_BYTES, Stored
 from echo_queue.submission.sources.source import unreadable
 
-READ_BUFFER_BYTES = 1024 * 1024
 PACKED_BYTES = 64 * 1024
 
 
@@ -51,27 +51,32 @@ class Rows(Protocol):
 
 @dataclass(frozen=True)
 class File:
-    """A file, and the name by which a person knows it: its path, or an address of which it is the copy."""
+    """A file of some form."""
 
-    path: Path
-    name: str
+    stored: Stored
 
     changed = ("the file has changed", "submit it again")
+
+    @property
+    def name(self) -> str:
+        return self.stored.name
+
+    @property
+    def pack(self) -> str:
+        """The end of the name that tells how the file is packed; empty if it is not."""
+        suffix = PurePosixPath(self.name).suffix.lower()
+        return suffix if suffix in UNPACK else ""
 
     def location(self, row: int) -> str:
         return f"{self.name} row {row + 1}"
 
     def open(self, start: int = 0) -> BinaryIO:
         """Opens the file at byte `start` of what it holds. Raises `PromptError`."""
-        try:
-            file = self.path.open("rb", buffering=READ_BUFFER_BYTES)
-        except OSError as error:
-            raise unreadable(self.name, error) from None
-        unpack = UNPACK.get(self.path.suffix.lower())
-        if unpack is None:
+        file = self.stored.open()
+        if not self.pack:
             file.seek(start)
             return file
-        unpacked = io.BufferedReader(Unpacked(file, self.name, unpack), READ_BUFFER_BYTES)
+        unpacked = io.BufferedReader(Unpacked(file, self.name, UNPACK[self.pack]), READ_BUFFER_BYTES)
         while start > 0 and (skipped := unpacked.read(min(start, READ_BUFFER_BYTES))):
             start -= len(skipped)
         return unpacked

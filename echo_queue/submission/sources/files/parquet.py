@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from echo_queue.errors import Problem, PromptError
 from echo_queue.submission.sources.files import parquet_columns
@@ -19,12 +19,12 @@ class Parquet(File):
     """A Parquet file, whose places are rows."""
 
     def slices(self, start: int, size: int) -> Iterator[Slice]:
-        with self._open() as file:
+        with self.open() as stored, self._open(stored) as file:
             for values in self._slices(file, start, max(0, file.metadata.num_rows - start), size):
                 yield Slice(start, values)
                 start += len(values)
 
-    def _open(self) -> "ParquetFile":
+    def _open(self, stored: BinaryIO) -> "ParquetFile":
         try:
             from pyarrow import ArrowInvalid
             from pyarrow.parquet import ParquetFile
@@ -32,7 +32,7 @@ class Parquet(File):
             fix = "pip install 'echo-queue[parquet]', or write the prompts as .jsonl"
             raise PromptError(Problem(self.name, "needs the pyarrow package", fix)) from None
         try:
-            file = ParquetFile(self.path)
+            file = ParquetFile(stored)
         except ArrowInvalid as error:
             raise PromptError(
                 Problem(self.name, f"is not Parquet: {_in_one_line(error)}", "write the file again")
