@@ -29,8 +29,8 @@ from echo_queue.config.model import (
 
 __all__ = [
     "INTERACTIVE",
-    "Config",
     "Component",
+    "Config",
     "Correction",
     "Environment",
     "Evaluation",

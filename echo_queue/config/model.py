@@ -693,7 +693,7 @@ class Config(Section):
 
     @property
     def mixture_weights(self) -> str:
-        """The run rule of the mixture: `name:weight` of each component, with spaces between; empty without a mixture."""
+        """The run rule of the mixture: `name:weight` of each component, with spaces between; empty without one."""
         return " ".join(f"{component.name}:{component.weight:g}" for component in self.mixture)
 
     @property
