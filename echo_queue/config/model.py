@@ -314,7 +314,6 @@ class Component(Section):
         """Returns the largest number of tokens of a sample."""
         return self.max_new_tokens or model.max_new_tokens
 
-
 class Preemption(Section):
     """Notices that a worker's machine will be taken away (docs/operations.md, spot notices)."""
 
@@ -690,6 +689,15 @@ class Config(Section):
         """Returns the largest number of tokens of an answer to a prompt of a set."""
         special = self.evaluation_of(set) or self.component_of(set)
         return self.model.max_new_tokens if special is None else special.limit(self.model)
+
+    @property
+    def trained_environments(self) -> tuple[Environment, ...]:
+        """The distinct environments of what is trained: the run's own, or those of the components."""
+        found = list[Environment]()
+        for environment in (one.environment or self.environment for one in self.mixture):
+            if environment not in found:
+                found.append(environment)
+        return tuple(found) or (self.environment,)
 
     @property
     def mixture_weights(self) -> str:

@@ -83,6 +83,7 @@ def configured(config: Config, model: str, wishes: Wishes) -> Config:
     )
     found = config.model_copy(
         update={
+            "mixture": (),
             "evaluation": evaluations,
             "environment": evaluations[0].environment,
             "model": config.model.model_copy(update={"base": model}),
@@ -95,7 +96,7 @@ def configured(config: Config, model: str, wishes: Wishes) -> Config:
 
 def _chosen(config: Config, wishes: Wishes) -> Sequence[Evaluation]:
     if wishes.source:
-        prompts = declaration.choose(config, wishes.source)
+        prompts = declaration.choose(config.model_copy(update={"mixture": ()}), wishes.source)
         return (Evaluation(name=SOURCE, source=prompts.source, options=prompts.options, map=prompts.map),)
     if not wishes.name:
         if not config.evaluation:
