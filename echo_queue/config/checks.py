@@ -13,6 +13,8 @@ from echo_queue.config.toml_text import value_text
 from echo_queue.errors import Problem
 
 LEAST_TEMPERATURE = 0.01
+COMPONENTS_MAX = 16
+"""The most components of a mixture: each update's record has the figures of all of them."""
 WITH_MIXTURE = ("chunk",)
 """The keys of [prompts] that hold for the prompts of components as well."""
 
@@ -186,6 +188,9 @@ def _mixture(config: Config) -> Iterator[Problem]:
             yield from (_within(where, problem) for problem in (*_environment(component.environment), *rewards))
     if not config.mixture:
         return
+    if len(names) > COMPONENTS_MAX:
+        what = f"has {len(names)} components, and the record of an update has room for {COMPONENTS_MAX}"
+        yield Problem("mixture", what, "write several kinds of prompts into one source")
     for key in Prompts.model_fields:
         if key not in WITH_MIXTURE and getattr(config.prompts, key) != config.prompts.left_out(key):
             what = "is not used with [[mixture]], whose components stand in place of [prompts]"

@@ -314,6 +314,7 @@ class Component(Section):
         """Returns the largest number of tokens of a sample."""
         return self.max_new_tokens or model.max_new_tokens
 
+
 class Preemption(Section):
     """Notices that a worker's machine will be taken away (docs/operations.md, spot notices)."""
 
