@@ -235,6 +235,18 @@ def test_a_set_of_no_component_is_refused(queue: Clients) -> None:
     queue.declare(PromptSet("c.a.b", "source"), [Chunk(0, 0, 1)])
 
 
+def test_a_finished_run_takes_sets_of_components_that_its_next_learner_brings(queue: Clients) -> None:
+    run = Mixed(queue)
+    assert queue.finish(0)
+    run.fill(d=20, **{"e.1": 20})
+    with pytest.raises(PromptError, match="d: this run has prompts of it"):
+        run.start_again(RULES)
+    run.start_again(replace(RULES, mixture="e:1 d:1"))
+    assert Counter(run.train(2)) == {"d": 10, "e": 10}
+    with pytest.raises(PromptError, match="the mixture has no component f"):
+        run.declare("f", 20)
+
+
 def test_a_component_that_has_prompts_stays_in_the_mixture(queue: Clients) -> None:
     run = Mixed(queue)
     run.fill(a=20, **{"b.1": 20})

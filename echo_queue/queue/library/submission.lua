@@ -50,9 +50,10 @@ local function check_same(known, declared, fields)
   end
 end
 
--- Refuses a set to train that is of no component of the mixture: nothing would ever serve it.
+-- Refuses a set to train that is of no component of the mixture: nothing would ever serve it. A run that a learner has
+-- finished takes it: the next learner may bring its component, or is refused.
 local function check_component(run, name, order)
-  if order == HELD_OUT or not mixture.is_set(run) then return end
+  if order == HELD_OUT or not mixture.is_set(run) or run.finished then return end
   local components, names = mixture.parse(run.mixture), {}
   if mixture.find(components, name) then return end
   for place, component in ipairs(components) do names[place] = component.name end
