@@ -24,7 +24,7 @@ from benchmarks.runs import models
 from benchmarks.verdict import print_verdict
 from echo_queue.config import Config
 from echo_queue.config.loading import load
-from learner.base_model.task import task_of, warmup_examples
+from learner.base_model.task import tasks_of, warmup_examples
 
 HELD_OUT_SEED_OFFSET = 200_000_000
 """Distance from the run's own seed; the warm-up's seed is half as far."""
@@ -58,7 +58,7 @@ def evaluate(folder: Path, config: Config, prompts: int) -> HeldOut:
 
 def held_out(config: Config, count: int) -> tuple[Any, list[Entry], int]:
     """Returns the dataset, `count` of its entries with distinct unseen prompts, and how many were left out."""
-    task = task_of(config)
+    task = tasks_of(config)[0]
     run = reasoning_gym.create_dataset(task.dataset, **config.prompts.options)
     seen = {entry["question"] for entry in run}
     seen |= {example.prompt for example in warmup_examples(task, config.model.init.warmup_prompts)}

@@ -47,6 +47,9 @@ class ServiceError(EchoQueueError):
 class PromptError(EchoQueueError):
     """A prompt set cannot be read, or is not the one of its name; `where` is the file and its line, or the queue."""
 
+    set: str = ""
+    """The name of the set, where whoever raised it knew it."""
+
 
 class UnfitPromptError(PromptError):
     """A prompt is one that the model cannot take."""

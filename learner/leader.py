@@ -26,7 +26,8 @@ from echo_queue.models.hub import base_folder
 from echo_queue.queue import LearnerQueue, Monitor, staleness_rules
 from echo_queue.queue.counts import counted
 from echo_queue.records import Group, Version
-from echo_queue.reporting.metrics import FLAT_UPDATES, MetricsLog, cut_off, is_cut
+from echo_queue.reporting.components import is_cut
+from echo_queue.reporting.metrics import FLAT_UPDATES, MetricsLog, cut_off
 from echo_queue.reporting.run_record import record_of
 from echo_queue.reporting.trained_groups import TrainedGroups
 from learner.batch_collector import Batch, BatchCollector, Pause
@@ -293,7 +294,7 @@ class Leader:
             stored=self.broadcast.stored,
             kappa=self._kappa(),
             status=self._monitor.status(),
-            functions=self._config.environment.reward_functions,
+            config=self._config,
         )
         self._metrics.write(metrics)
         self._cut_updates = self._cut_updates + 1 if is_cut(metrics) else 0

@@ -7,10 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import NamedTuple
 
+from echo_queue.config import Config
 from echo_queue.queue import Status
 from echo_queue.queue.pool_status import Arrival, arrival_of, pools_of
 from echo_queue.records import Group, Version
+from echo_queue.reporting.components import ComponentFigures
 from echo_queue.reporting.metrics import SETS, UpdateMetrics
+from learner.batch.prepare import are_equal, compared_rewards
 from learner.ranks.order import Order
 from learner.update import UpdateResult
 from learner.update.old_logprobs import OldFigures
@@ -40,12 +43,12 @@ def describe(
     stored: Mapping[str, int],
     kappa: int,
     status: Status,
-    functions: Iterable[str],
+    config: Config,
 ) -> UpdateMetrics:
     """Describes the update that `order` made, and logs one line about it. Groups that it reused count only as such.
 
     `stored`: weight bytes stored so far, by kind ("anchor", "delta"). `alarm`: the guard's, if any. `t_bcast_s`:
-    T_bcast, smoothed. `functions`: the names of the reward functions.
+    T_bcast, smoothed. `config`: that of the run, whose reward functions and mixture it is.
     """
     version, groups = order.version, order.groups
     samples = [sample for group in groups for sample in group.samples]
@@ -108,7 +111,8 @@ def describe(
         kl_engine=old.kl_engine,
         workers=len(heartbeats),
         sets=dict(Counter(group.set for group in groups).most_common(SETS)),
-        rewards=_rewards(groups, functions),
+        rewards=_rewards(groups, _functions(config)),
+        components=_components(groups, config),
     )
     log.info(
         "update %d: reward %.3f, lags %s (tokens %.2f), waited %.2f s, trained %.2f s",
@@ -126,6 +130,38 @@ def describe(
     if alarm:
         log.warning("update %d: %s; see docs/learning.md#the-guard", version.number, alarm)
     return metrics
+
+
+def _functions(config: Config) -> list[str]:
+    """Returns the names of all reward functions of the run: of its environment, and of those of its components."""
+    own = (one.environment for one in config.mixture if one.environment is not None)
+    return list(
+        dict.fromkeys(name for environment in (config.environment, *own) for name in environment.reward_functions)
+    )
+
+
+def _components(groups: Sequence[Group], config: Config) -> dict[str, ComponentFigures]:
+    """Returns the figures of each component of the mixture that has a group among these."""
+    found: dict[str, list[Group]] = {component.name: [] for component in config.mixture}
+    for group in groups:
+        if component := config.component_of(group.set):
+            found[component.name].append(group)
+    return {name: _component(its, config) for name, its in found.items() if its}
+
+
+def _component(groups: Sequence[Group], config: Config) -> ComponentFigures:
+    samples = [sample for group in groups for sample in group.samples]
+    tokens = sum(len(sample.tokens) for sample in samples)
+    return ComponentFigures(
+        groups=len(groups),
+        samples=len(samples),
+        tokens=tokens,
+        reward_mean=fmean(sample.reward for sample in samples),
+        length_mean=tokens / len(samples),
+        truncated_fraction=fmean(sample.finish == "length" for sample in samples),
+        zero_variance_groups=sum(are_equal(compared_rewards(group, config.learner)) for group in groups),
+        rewards=_rewards(groups, config.environment_of(groups[0].set).reward_functions),
+    )
 
 
 def _rewards(groups: Sequence[Group], functions: Iterable[str]) -> dict[str, float]:

@@ -6,12 +6,13 @@ The engine goes on generating meanwhile.
 - The environment has many calls at a time; this thread waits for the answers, and asks the oldest groups' first.
 - In an interactive environment an ended sample may continue: the observation is appended, and the sample returns to the
   rollout loop through `returned`.
-- The figures that it keeps are those of training; evaluations do not count.
+- The figures that it notes are those of training; evaluations do not count.
 - Whatever an item makes this thread raise costs the item's task an attempt, with that error as the reason. Only the
   error of a service, or of an environment that cannot be made, ends the thread; `check` raises it in the main thread.
 """
 
 import logging
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -69,6 +70,33 @@ class Completions(Protocol):
     def fail(self, worker: str, task_id: str, reason: str) -> bool: ...
 
 
+class TrainingFigures:
+    """What a worker has to tell of the groups to train that it makes. All of its completers note it; anybody reads."""
+
+    def __init__(self) -> None:
+        self.accepted = 0
+        """Number of groups to train that the queue accepted."""
+        self.generation_s: tuple[float, ...] = ()
+        """Times from lease to acceptance of the last of them that this worker generated from their beginning."""
+        self.scoring_s = 0.0
+        """The mean time of the last calls of environments about them, from the question to the answer."""
+        self._calls = 0
+        self._lock = threading.Lock()
+
+    def note_call(self, took_s: float) -> None:
+        """Moves the mean by the newest call; the first ones weigh alike."""
+        with self._lock:
+            self._calls += 1
+            self.scoring_s += (took_s - self.scoring_s) / min(self._calls, RECENT)
+
+    def note_accepted(self, assignment: Assignment) -> None:
+        """Counts a group that is to be trained: the fleet is planned by these figures."""
+        with self._lock:
+            self.accepted += 1
+            if not assignment.continued:
+                self.generation_s = (*self.generation_s, time.monotonic() - assignment.leased_s)[-RECENT:]
+
+
 class GroupCompleter(CheckedThread):
     """Takes ended samples from the rollout loop (`submit`) and completes their groups in the queue."""
 
@@ -82,17 +110,13 @@ class GroupCompleter(CheckedThread):
         prompts: PromptEncoder,
         held: HeldLeases,
         returned: "SimpleQueue[EndedSample]",
+        figures: TrainingFigures,
     ) -> None:
         """`returned`: gets the samples that continue after an observation."""
         super().__init__("group completer")
         self.returned = returned
         self.interactive = scorer.interactive
-        self.accepted = 0
-        """Number of groups to train that the queue accepted."""
-        self.generation_s: tuple[float, ...] = ()
-        """Times from lease to acceptance of the last of them that this worker generated from their beginning."""
-        self.scoring_s = 0.0
-        """The mean time of the environment's last calls about them, from the question to the answer."""
+        self._figures = figures
         self._worker = worker
         self._queue = queue
         self._scorer = scorer
@@ -106,7 +130,6 @@ class GroupCompleter(CheckedThread):
         self._scored_s = 0.0
         """When the first of the groups was scored that are to be sent."""
         self._closing = False
-        self._calls = 0
         self._done = 0
         self._submitted = 0
 
@@ -175,7 +198,7 @@ class GroupCompleter(CheckedThread):
         assignment = ended.assignment
         self._done += 1
         if not assignment.held_out:
-            self._note_call(time.monotonic() - call.asked_s)
+            self._figures.note_call(time.monotonic() - call.asked_s)
         if not self._held.holds(assignment.task):
             return
         try:
@@ -239,25 +262,12 @@ class GroupCompleter(CheckedThread):
         outcomes = self._queue.complete(self._worker, [one.group for one in scored])
         self._held.drop([one.assignment.task for one in scored])
         for (group, assignment), outcome in zip(scored, outcomes, strict=True):
-            if outcome is Outcome.accepted:
-                self._note_accepted(assignment)
-            else:
+            if outcome is Outcome.accepted and not assignment.held_out:
+                self._figures.note_accepted(assignment)
+            elif outcome is not Outcome.accepted:
                 log.info(
                     "the group of task %s was not accepted: %s (oldest version %d)", group.task, outcome, group.oldest
                 )
-
-    def _note_call(self, took_s: float) -> None:
-        """Moves the mean by the newest call; the first ones weigh alike."""
-        self._calls += 1
-        self.scoring_s += (took_s - self.scoring_s) / min(self._calls, RECENT)
-
-    def _note_accepted(self, assignment: Assignment) -> None:
-        """Counts a group that is to be trained: the fleet is planned by these figures."""
-        if assignment.held_out:
-            return
-        self.accepted += 1
-        if not assignment.continued:
-            self.generation_s = (*self.generation_s, time.monotonic() - assignment.leased_s)[-RECENT:]
 
     def _fail_for(self, assignment: Assignment, error: Exception) -> None:
         """Fails the task of an error that an item has made. Raises any other error."""

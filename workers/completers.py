@@ -1,15 +1,16 @@
 """The completers of a worker: one for each distinct environment of its run, so that none waits for another's.
 
-Nearly all runs have one. An evaluation with an environment of its own has a completer of its own, unless it shares that
-environment with another evaluation.
+Nearly all runs have one. A component of a mixture, or an evaluation, with an environment of its own has a completer of
+its own, unless it shares that environment with another one.
 """
 
 import time
 from collections.abc import Sequence
 from queue import SimpleQueue
+from typing import Any
 
 from echo_queue.config import Config
-from workers.completer import Completions, EndedSample, GroupCompleter
+from workers.completer import Completions, EndedSample, GroupCompleter, TrainingFigures
 from workers.environments.protocol import Spent
 from workers.environments.scorer import Scorer, environments_of
 from workers.held_leases import HeldLeases
@@ -31,20 +32,12 @@ class Completers:
     ) -> None:
         self.returned: SimpleQueue[EndedSample] = SimpleQueue()
         """Samples that continue after an observation; the rollout loop takes them from here."""
-        self._scorers, self._group_size = scorers, config.rollout.group_size
-        self._all = [
-            GroupCompleter(config, worker, queue, scorer=scorer, prompts=prompts, held=held, returned=self.returned)
-            for scorer in scorers
-        ]
-        environments = environments_of(config)
-        self._by_set = {
-            one.name: self._all[environments.index(config.environment_of(one.name))] for one in config.evaluation
-        }
-
-    @property
-    def training(self) -> GroupCompleter:
-        """The one of the groups that are trained, and of evaluations with the same environment."""
-        return self._all[0]
+        self.figures = TrainingFigures()
+        self._config, self._scorers, self._group_size = config, scorers, config.rollout.group_size
+        shared: Any = {"prompts": prompts, "held": held, "returned": self.returned, "figures": self.figures}
+        self._all = [GroupCompleter(config, worker, queue, scorer=scorer, **shared) for scorer in scorers]
+        self._environments = environments_of(config)
+        self._by_set: dict[str, GroupCompleter] = {}
 
     @property
     def waiting(self) -> int:
@@ -58,7 +51,9 @@ class Completers:
 
     def of(self, set: str) -> GroupCompleter:
         """Returns the completer of the samples of a set."""
-        return self._by_set.get(set, self.training)
+        if (known := self._by_set.get(set)) is None:
+            known = self._by_set[set] = self._all[self._environments.index(self._config.environment_of(set))]
+        return known
 
     def behind(self, groups: int) -> bool:
         """Returns whether an environment is slower than the engine: more `groups` wait for its processes."""

@@ -10,11 +10,11 @@ from echo_queue.submission.shards import BadShard
 T = TypeVar("T")
 
 
-class UnknownEvaluation(EchoQueueError):
-    """A task is of an evaluation that this worker's configuration does not name."""
+class UnknownSet(EchoQueueError):
+    """A task is of an evaluation, or of a component, that this worker's configuration does not name."""
 
 
-OF_ITEMS = (BadShard, CodecError, PromptError, UnknownEvaluation)
+OF_ITEMS = (BadShard, CodecError, PromptError, UnknownSet)
 
 
 def is_of_item(error: Exception) -> bool:

@@ -29,7 +29,7 @@ from workers.assignment import Assignment
 from workers.engines import Sampling
 from workers.environments.tracebacks import formatted
 from workers.held_leases import HeldLeases
-from workers.item_errors import UnknownEvaluation, is_of_item
+from workers.item_errors import UnknownSet, is_of_item
 from workers.prompt_encoder import PromptEncoder
 
 log = logging.getLogger(__name__)
@@ -39,6 +39,7 @@ LOOK_S = 5.0
 """The longest wait for an offered task, after which an idle worker looks by itself."""
 KEEPER_LOOK_S = 0.5
 """The same for a worker that keeps its version: no offer tells it that the round of evaluation is answered."""
+SAME = "start all roles with the same configuration"
 STILL = 4.0
 """An update may take long: a learner that is heard is waited for so many times as long as one that is silent."""
 
@@ -256,13 +257,17 @@ class Terms(NamedTuple):
 
 
 def terms_of(task: Task, config: Config) -> Terms:
-    """Returns the terms of training, or of the task's evaluation. Raises `UnknownEvaluation`."""
+    """Returns the terms of training, or of the task's evaluation. Raises `UnknownSet`."""
     rollout, model = config.rollout, config.model
     if task.version is None:
-        return Terms(rollout.group_size, model.max_new_tokens, Sampling(rollout.temperature, rollout.top_p))
+        if config.mixture and config.component_of(task.set) is None:
+            what = f"the configuration of this worker names no component of set {task.set}, whose prompts are trained"
+            raise UnknownSet(Problem("mixture", what, SAME))
+        limit = config.new_tokens_of(task.set)
+        return Terms(rollout.group_size, limit, Sampling(rollout.temperature, rollout.top_p))
     if (evaluation := config.evaluation_of(task.set)) is None:
         what = f"the configuration of this worker names no evaluation {task.set}, whose prompts the learner asks"
-        raise UnknownEvaluation(Problem("evaluation", what, "start all roles with the same configuration"))
+        raise UnknownSet(Problem("evaluation", what, SAME))
     return Terms(evaluation.samples, evaluation.limit(model), Sampling(evaluation.temperature, evaluation.top_p))
 
 

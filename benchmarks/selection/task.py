@@ -119,5 +119,5 @@ def base_model(name: str, work: Path) -> Path:
     if not folder.is_dir():
         config = config_of(task, work)
         items = task.items(config.model.init.warmup_prompts, WARMUP_SEED_OFFSET)
-        build(config, [Example(item.question, item.entry["answer"]) for item in items], folder, print)
+        build(config, [[Example(item.question, item.entry["answer"]) for item in items]], folder, print)
     return folder

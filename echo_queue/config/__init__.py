@@ -4,6 +4,7 @@ from echo_queue.config.corrections import Correction
 from echo_queue.config.keys import Section
 from echo_queue.config.model import (
     INTERACTIVE,
+    Component,
     Config,
     Environment,
     Evaluation,
@@ -28,6 +29,7 @@ from echo_queue.config.model import (
 
 __all__ = [
     "INTERACTIVE",
+    "Component",
     "Config",
     "Correction",
     "Environment",

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from echo_queue.config import Config, Environment, Evaluation, Learner, Model, Rollout, Store
+from echo_queue.config import Config, Environment, Evaluation, Learner, Model, Prompts, Rollout, Store
 from echo_queue.config.keys import OnlyWith, Section, keys_of, value_of
 from echo_queue.config.loss_checks import loss_contradictions, sample_contradictions
 from echo_queue.config.model import NAMED
@@ -13,6 +13,10 @@ from echo_queue.config.toml_text import value_text
 from echo_queue.errors import Problem
 
 LEAST_TEMPERATURE = 0.01
+COMPONENTS_MAX = 16
+"""The most components of a mixture: each update's record has the figures of all of them."""
+WITH_MIXTURE = ("chunk",)
+"""The keys of [prompts] that hold for the prompts of components as well."""
 
 
 def contradictions(config: Config) -> Iterator[Problem]:
@@ -43,6 +47,7 @@ def contradictions(config: Config) -> Iterator[Problem]:
         )
     yield from _environment(config.environment)
     yield from reward_contradictions(config.environment, config.model.max_new_tokens)
+    yield from _mixture(config)
     yield from _evaluations(config)
     yield from _schedule(config.learner)
     yield from loss_contradictions(config)
@@ -165,6 +170,37 @@ def _selection(config: Config) -> Iterator[Problem]:
         yield Problem("selection.reuse_groups", what, "set staleness.s to 1 or more, or reuse_groups to 0")
 
 
+def _mixture(config: Config) -> Iterator[Problem]:
+    """Yields what is wrong with each component, by itself and beside the others and the rest of the configuration."""
+    model, names = config.model, [component.name for component in config.mixture]
+    for number, component in enumerate(config.mixture):
+        where, name = f"mixture[{number}]", component.name
+        if name in names[:number]:
+            what = f"{name} is the name of another component"
+            yield Problem(f"{where}.name", what, "choose another name, or write the prompts of both into one source")
+        for key in ("max_prompt_tokens", "max_new_tokens"):
+            given, most = getattr(component, key), getattr(model, key)
+            if given > most:
+                what = f"{given} is more than model.{key}, {most}"
+                yield Problem(f"{where}.{key}", what, f"set {most} or less, or raise model.{key}; 0 stands for {most}")
+        if component.environment is not None:  # else it is the run's own, of which the same is said once
+            rewards = reward_contradictions(component.environment, component.limit(model))
+            yield from (_within(where, problem) for problem in (*_environment(component.environment), *rewards))
+    if not config.mixture:
+        return
+    if len(names) > COMPONENTS_MAX:
+        what = f"has {len(names)} components, and the record of an update has room for {COMPONENTS_MAX}"
+        yield Problem("mixture", what, "write several kinds of prompts into one source")
+    for key in Prompts.model_fields:
+        if key not in WITH_MIXTURE and getattr(config.prompts, key) != config.prompts.left_out(key):
+            what = "is not used with [[mixture]], whose components stand in place of [prompts]"
+            yield Problem(f"prompts.{key}", what, "write it in a component, or leave [[mixture]] out")
+    own = [one.environment for one in config.mixture] + [one.environment for one in config.evaluation]
+    if config.environment != Environment() and None not in own:
+        what = "is not used: each component, and each evaluation, has an environment of its own"
+        yield Problem("environment", what, "remove it, or the environment of those that are to have it")
+
+
 def _evaluations(config: Config) -> Iterator[Problem]:
     """Yields what is wrong with each evaluation, by itself and beside the others."""
     longest, names = config.model.max_new_tokens, [evaluation.name for evaluation in config.evaluation]
@@ -172,6 +208,9 @@ def _evaluations(config: Config) -> Iterator[Problem]:
         where, name = f"evaluation[{number}]", evaluation.name
         if name in names[:number]:
             yield Problem(f"{where}.name", f"{name} is the name of another evaluation", "choose another name")
+        elif (component := config.component_of(name)) is not None:
+            what = f"{name} is the name of a set of component {component.name}, and what is held out is never trained"
+            yield Problem(f"{where}.name", what, f'choose another name, such as "held-out-{component.name}"')
         elif name == config.prompts.set and config.prompts.source:
             what = f"{name} is the name of the set to train on, prompts.set, and what is held out is never trained"
             yield Problem(f"{where}.name", what, f'choose another name, such as "held-out-{name}"')
@@ -213,6 +252,8 @@ def unused(config: Config) -> Iterator[Problem]:
     yield from _unused(config)
     for number, evaluation in enumerate(config.evaluation):
         yield from (_within(f"evaluation[{number}]", problem) for problem in _unused(evaluation))
+    for number, component in enumerate(config.mixture):
+        yield from (_within(f"mixture[{number}]", problem) for problem in _unused(component))
 
 
 def _unused(table: Section) -> Iterator[Problem]:
@@ -242,7 +283,9 @@ def largest_group_bytes(config: Config) -> int:
     A header may take only a small part of the cap (`group_codec.HEADER_SHARE`), so a group of many short samples needs
     a cap of 16 times its header.
     """
-    return _largest_bytes(config.model, config.environment, config.rollout.group_size, config.model.max_new_tokens)
+    limits = [(one.environment or config.environment, one.limit(config.model)) for one in config.mixture]
+    limits = limits or [(config.environment, config.model.max_new_tokens)]
+    return max(_largest_bytes(config.model, scored_by, config.rollout.group_size, most) for scored_by, most in limits)
 
 
 def largest_answers_bytes(config: Config, evaluation: Evaluation) -> int:

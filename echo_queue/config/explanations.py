@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from echo_queue.config import Config, Evaluation
+from echo_queue.config import Component, Config, Evaluation
 from echo_queue.config.keys import section_of
 from echo_queue.errors import Problem
 
@@ -160,7 +160,7 @@ def _nearest(location: list[str], model: type[BaseModel], reference: str) -> str
         inside = _member(inside, part)
     known = list(inside.model_fields) if _is_model(inside) else []
     if model is Config and (elsewhere := NAMES_ELSEWHERE.get(wrong)):
-        if inside is not Evaluation:
+        if inside not in (Evaluation, Component):
             return f"here it is called {elsewhere}"
         wrong = elsewhere.rpartition(".")[2]
     names = difflib.get_close_matches(wrong, known, n=1, cutoff=NEAR if len(wrong) > SHORT else 0.5)

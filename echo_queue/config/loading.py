@@ -27,8 +27,8 @@ FIXES = {
 
 STAND_INS = {"name": "first", "dir": "first"}
 """What stands for the keys of [run] without a default, while everything else is checked."""
-STAND_IN_EVALUATION = "evaluation"
-"""What stands for the name of an evaluation then, with its number behind it."""
+STAND_IN_NAMES = {"evaluation": "evaluation", "mixture": "component"}
+"""What stands for the name of an evaluation or a component then, with its number behind it."""
 
 
 def load(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
@@ -132,10 +132,11 @@ def _without(values: dict[str, Any], problems: list[Problem]) -> Config | None:
             table.pop(key, None)
         elif isinstance(table, list):
             values.pop(sections[0], None)  # what stands at this number is no section
-    run, evaluation = values.get("run"), values.get("evaluation", [])
+    run = values.get("run")
     values["run"] = STAND_INS | (run if isinstance(run, dict) else {})
-    for number, table in enumerate(evaluation):
-        table.setdefault("name", f"{STAND_IN_EVALUATION}-{number}")
+    for listed, name in STAND_IN_NAMES.items():
+        for number, table in enumerate(values.get(listed, [])):
+            table.setdefault("name", f"{name}-{number}")
     try:
         return Config.model_validate(values)
     except ValidationError:

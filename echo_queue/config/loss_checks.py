@@ -39,7 +39,8 @@ def sample_contradictions(config: Config) -> Iterator[Problem]:
     if learner.long_until and config.selection.refill:
         what = "looks for groups that differ in the environment's reward, and learner.long_until changes rewards"
         yield Problem("selection.refill", what, "turn one of the two off")
-    if learner.advantage == "max" and (config.environment.reward_min < 0 or learner.long_until):
+    least = min(environment.reward_min for environment in config.trained_environments)
+    if learner.advantage == "max" and (least < 0 or learner.long_until):
         what = 'is "max", which divides by the mean reward, and rewards may be negative'
         fix = 'set environment.reward_min to 0 and remove learner.long_until, or set advantage to "std" or "mean"'
         yield Problem("learner.advantage", what, fix)

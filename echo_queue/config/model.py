@@ -272,6 +272,49 @@ class Evaluation(Section):
         return self.max_new_tokens or model.max_new_tokens
 
 
+COMPONENT = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+
+
+def _checked_component(name: str) -> str:
+    """Returns the name. Raises a `ValueError` for one that cannot begin the names of sets, whose rest a dot divides."""
+    if not COMPONENT.fullmatch(name):
+        like = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_")[:32] or "first"
+        what = "a component's name has up to 32 small letters, digits, “-” and “_”, and begins with a letter or a digit"
+        raise PydanticCustomError("bad_name", what, {"name": f'"{like}"'})
+    return name
+
+
+class Component(Section):
+    """One kind of work of a run that has several, which share the learner's batches by their weights
+    (docs/mixtures.md). They stand in place of `[prompts]`."""
+
+    name: Annotated[str, AfterValidator(_checked_component), WORKERS]
+    """Name of the component and of its first set. Every further set of it is called `name.` and something."""
+    weight: float = Field(default=1.0, gt=0, le=1e6)
+    """Its share of the prompts that are admitted, in proportion to the weights of the components that have some."""
+    source: str = ""
+    """Its prompts, named as in `prompts.source`. Empty: its sets are submitted later."""
+    options: dict[str, Any] = Field(default={})
+    """Options of a generated set, as `prompts.options`."""
+    map: PromptMap = PromptMap()
+    epochs: Positive = 1
+    """Number of times that each prompt is trained on."""
+    order: Literal["sequential", "shuffled"] = "sequential"
+    """Order of the prompts, as `prompts.order`."""
+    length_feature: str = ""
+    """Column whose equal values go with answers of similar length, as `prompts.length_feature`."""
+    max_prompt_tokens: int = Field(default=0, ge=0)
+    """Longest prompt in tokens. 0 stands for `model.max_prompt_tokens`, which it never exceeds."""
+    max_new_tokens: Annotated[int, Field(ge=0), WORKERS] = 0
+    """Largest number of tokens of a sample. 0 stands for `model.max_new_tokens`, which it never exceeds."""
+    environment: Annotated[Environment | None, WORKERS] = None
+    """The environment that scores its samples, a section with the keys of `[environment]`. Default: the run's own."""
+
+    def limit(self, model: Model) -> int:
+        """Returns the largest number of tokens of a sample."""
+        return self.max_new_tokens or model.max_new_tokens
+
+
 class Preemption(Section):
     """Notices that a worker's machine will be taken away (docs/operations.md, spot notices)."""
 
@@ -611,6 +654,7 @@ class Config(Section):
     store: Annotated[Store, WORKERS] = Store()
     model: Annotated[Model, WORKERS] = Model()
     prompts: Prompts = Prompts()
+    mixture: tuple[Component, ...] = ()
     environment: Annotated[Environment, WORKERS] = Environment()
     evaluation: tuple[Evaluation, ...] = ()
     rollout: Annotated[Rollout, WORKERS] = Rollout()
@@ -626,15 +670,40 @@ class Config(Section):
         """Returns the evaluation whose prompts are this set; None for a set to train on."""
         return next((evaluation for evaluation in self.evaluation if evaluation.name == set), None)
 
+    def component_of(self, set: str) -> Component | None:
+        """Returns the component of the mixture to which a set belongs by its name; None for a set of no component."""
+        first = set.partition(".")[0]
+        return next((component for component in self.mixture if component.name == first), None)
+
     def source_of(self, set: str) -> str:
-        """Returns the source that this configuration names for a set: `prompts.source`, or that of an evaluation."""
-        evaluation = self.evaluation_of(set)
-        return self.prompts.source if evaluation is None else evaluation.source
+        """Returns the source that this configuration names for a set: `prompts.source`, or that of an evaluation or of
+        a component."""
+        named = self.evaluation_of(set) or self.component_of(set) or self.prompts
+        return named.source
 
     def environment_of(self, set: str) -> Environment:
         """Returns the environment that scores the samples of a set."""
-        evaluation = self.evaluation_of(set)
-        return self.environment if evaluation is None or evaluation.environment is None else evaluation.environment
+        special = self.evaluation_of(set) or self.component_of(set)
+        return self.environment if special is None or special.environment is None else special.environment
+
+    def new_tokens_of(self, set: str) -> int:
+        """Returns the largest number of tokens of an answer to a prompt of a set."""
+        special = self.evaluation_of(set) or self.component_of(set)
+        return self.model.max_new_tokens if special is None else special.limit(self.model)
+
+    @property
+    def trained_environments(self) -> tuple[Environment, ...]:
+        """The distinct environments of what is trained: the run's own, or those of the components."""
+        found = list[Environment]()
+        for environment in (one.environment or self.environment for one in self.mixture):
+            if environment not in found:
+                found.append(environment)
+        return tuple(found) or (self.environment,)
+
+    @property
+    def mixture_weights(self) -> str:
+        """The run rule of the mixture: `name:weight` of each component, with spaces between; empty without one."""
+        return " ".join(f"{component.name}:{component.weight:g}" for component in self.mixture)
 
     @property
     def worker_threads(self) -> int:

@@ -101,6 +101,7 @@ SUBMITTER: tuple[Grant, ...] = (
     ("%R~", "+getrange", ("successes:*",)),
     ("~", "+zadd +zcard +zrange +zrem", ("candidates:*",)),
     ("%R~", "+hget", ("buckets:*",)),
+    ("~", "+hgetall +hset", ("mixture",)),
     ("~", "+llen +lindex +lpop", ("redo",)),
     ("%W~", "+set", ("confirmed",)),
 )

@@ -76,9 +76,12 @@ FIXES = {
     "EQREFUSED": "this worker is broken, or of another release; restart it with the release of the services",
     "EQSET": "submit other prompts under another name (prompts.set), or this set exactly as it was declared, in chunks "
     "of the same size (prompts.chunk)",
+    "EQCOMPONENT": "name the set like its component, or component.something (`echo-queue submit FILE --set NAME`)",
+    "EQMIXTURE": "a component that has prompts stays in the mixture: name it there again, with any weight",
     "EQNAME": "delete this run's keys in Redis, since the checkpoints know what is trained, and submit its sets again, "
     "these prompts under another name (prompts.set); or give the run another name (run.name)",
 }
+PROMPT_ERRORS = ("EQSET", "EQCOMPONENT", "EQMIXTURE", "EQNAME")
 REFUSED = "this role's Redis user may not do that; docs/rights.md lists the rights of each"
 PASSWORD = "check the user's name and its password; an invited worker's user is gone once it is revoked"
 FULL = "Redis is at maxmemory: raise it, or lower staleness.s, learner.batch_groups or learner.checkpoint_updates"
@@ -209,7 +212,7 @@ class Caller:
             what = f"Redis has forgotten what it had acknowledged: {rest}" if code == "EQAHEAD" else rest
             raise SetBackError(Problem(self.where, what, "start the learner again: it goes on from its checkpoint"))
         fix = FIXES.get(code) or _fix(error)
-        if code in ("EQSET", "EQNAME"):
+        if code in PROMPT_ERRORS:
             raise PromptError(Problem(self.where, rest, fix)) from None
         raise (Unreachable if _passing(error) else ServiceError)(Problem(self.where, text, fix)) from None
 

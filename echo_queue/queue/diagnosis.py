@@ -161,6 +161,8 @@ def _workers_wait(status: Status, since: str) -> Iterator[str]:
             yield f"all workers wait for version {needed}, which the learner has not published {since}"
         else:
             yield f"{counted(status.backlog, 'prompt', *WAIT)} in the backlog, and none is admitted at {status.learner}"
+            if awaited := [one.name for one in status.components if one.missing and not one.backlog]:
+                yield f"the mixture waits for prompts of {', '.join(awaited)}, which are on their way"
 
 
 def _due(status: Status) -> int:

@@ -23,6 +23,7 @@ class Keys:
         self.digests = self.prefix + "digests"
         self.tallies = self.prefix + "tallies"
         self.backlog = self.prefix + "backlog"
+        self.mixture = self.prefix + "mixture"
         self.redo = self.prefix + "redo"
         self.tasks = self.prefix + "tasks"
         self.retry = self.prefix + "retry"

@@ -16,6 +16,7 @@ from echo_queue.queue.types import (
     Announced,
     Audit,
     Chunk,
+    ComponentStatus,
     DeadTask,
     Drained,
     EvaluationRound,
@@ -305,8 +306,14 @@ def status_of(reply: Sequence[Any], workers: tuple[WorkerStatus, ...]) -> Status
         counts=counts,
         workers=workers,
         evaluation=round_of(evaluation),
+        components=tuple(map(component_of, reply[6])),
         **sizes,
     )
+
+
+def component_of(words: Sequence[Any]) -> ComponentStatus:
+    name, weight, admitted, backlog, missing = words
+    return ComponentStatus(text(name), finite(text(weight)), admitted, backlog, missing)
 
 
 def round_of(words: Mapping[str, str]) -> EvaluationRound | None:

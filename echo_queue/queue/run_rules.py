@@ -32,7 +32,8 @@ class RunRules:
     """The run rules, kept in Redis so that every role obeys the same ones: those of the learner that began last.
 
     Each says which key it is. `batch`: B, groups per update. `group_max_tokens`: the limit for all samples of a group
-    together. `kappa` and `keep_open` are shown, and the queue does not use them.
+    together. `mixture`: `name:weight` of each component, with spaces between; empty without one. `kappa` and
+    `keep_open` are shown, and the queue does not use them.
     """
 
     s: int = _rule("staleness.s")
@@ -55,6 +56,7 @@ class RunRules:
     reward_success: float = _rule("selection.reward_success")
     keep_open: bool = _rule("run.keep_open")
     evaluation_share: float = _rule("rollout.evaluation_share")
+    mixture: str = field(default="", metadata={"path": "mixture_weights", "setting": "mixture.weight"})
 
     @classmethod
     def of(cls, settings: BaseModel) -> "RunRules":
@@ -101,4 +103,4 @@ def differences(brought: RunRules, kept: RunRules) -> tuple[Problem, ...]:
 
 def _shown(rule: Field[Any], rules: RunRules) -> str:
     value = getattr(rules, rule.name)
-    return f"{value / 1000:g}" if rule.metadata["path"].endswith("_s") else str(value)
+    return f"{value / 1000:g}" if rule.metadata["path"].endswith("_s") else str(value) or "empty"

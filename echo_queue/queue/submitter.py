@@ -124,11 +124,24 @@ class SubmitterQueue(Submissions, Admission):
             words: Any = {"kind": REFUSED, "what": f"{name} {why[:LONGEST_REASON]}"}
             self._caller.persist("tell refusal", lambda: client.xadd(key, words, maxlen=EVENTS_KEPT, approximate=True))
 
-    def learner_has_begun(self) -> bool:
-        """Returns whether a learner has begun on this server, and told it whose prompts checkpoints hold as trained."""
-        client, key = self._caller.client, self._caller.keys.state
-        lineage = self._caller.persist("learner_has_begun", lambda: client.hget(key, "lineage"))
-        return int(lineage or 0) > 0
+    def takes(self, component: str = "") -> bool:
+        """Returns whether new sets may be declared, of a component if one is named.
+
+        A learner must have begun on this server, and told it whose prompts checkpoints hold as trained. The mixture
+        that it brought must have the component, unless the run is finished: then the next learner may bring it.
+        """
+        client, keys = self._caller.client, self._caller.keys
+
+        def read() -> list[Any]:
+            pipe = client.pipeline(transaction=True)
+            pipe.hmget(keys.state, "lineage", "finished")
+            pipe.hget(keys.rules, "mixture")
+            return pipe.execute()
+
+        (lineage, finished), mixture = self._caller.persist("takes", read)
+        names = [word.partition(":")[0] for word in replies.text(mixture or b"").split()]
+        known = not component or component in names
+        return int(lineage or 0) > 0 and (known or finished is not None)
 
     def submission_counts(self, name: str) -> SubmissionCounts | None:
         """Returns the progress of a set's submission in numbers; None if no such set was declared."""

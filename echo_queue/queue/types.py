@@ -458,10 +458,26 @@ class WorkerStatus:
 
 
 @dataclass(frozen=True)
+class ComponentStatus:
+    """A component of the mixture. `admitted`: prompts of it that were admitted since the run began, or Redis was lost.
+
+    `backlog`: its prompts in the backlog, without those that were trained in weights left behind since; `missing`:
+    those that were declared and have not been submitted yet. Both count each epoch.
+    """
+
+    name: str
+    weight: float
+    admitted: int
+    backlog: int
+    missing: int
+
+
+@dataclass(frozen=True)
 class Status:
     """One atomic snapshot of a run, and its workers right after it.
 
-    `counts`: the counters by cause, since the run began.
+    `counts`: the counters by cause, since the run began. `components`: those of the mixture, in its order; empty
+    without one.
     """
 
     learner: Version
@@ -486,6 +502,7 @@ class Status:
     counts: dict[str, int]
     workers: tuple[WorkerStatus, ...]
     evaluation: EvaluationRound | None = None
+    components: tuple[ComponentStatus, ...] = ()
 
     @property
     def learner_came(self) -> bool:

@@ -51,7 +51,10 @@ class UnfitGroup(BadGroup):
 
 @dataclass(frozen=True)
 class GroupLimits:
-    """The bounds that a run's configuration sets to a group. Those of an evaluation's set are in `held_out`."""
+    """The bounds that a run's configuration sets to a group.
+
+    Those of an evaluation's set are in `held_out`, and those of a component's sets in `components`, by their names.
+    """
 
     samples: int
     vocabulary: int
@@ -63,6 +66,7 @@ class GroupLimits:
     turns: int = 1
     """Turns of the model in one sample; observations lie between them."""
     held_out: Mapping[str, "GroupLimits"] = field(default_factory=dict)
+    components: Mapping[str, "GroupLimits"] = field(default_factory=dict)
     samples_key: str = "rollout.group_size"
     tokens_key: str = "model.max_new_tokens"
     """The names of the keys that set two of these bounds."""
@@ -90,11 +94,20 @@ class GroupLimits:
             )
             for one in config.evaluation
         }
-        return replace(limits(config.rollout.group_size, model.max_new_tokens, config.environment), held_out=held_out)
+        group_size = config.rollout.group_size
+        components = {
+            one.name: replace(
+                limits(group_size, one.limit(model), config.environment_of(one.name)),
+                tokens_key=f"the longest answer of the component {one.name}",
+            )
+            for one in config.mixture
+        }
+        trained = limits(group_size, model.max_new_tokens, config.environment)
+        return replace(trained, held_out=held_out, components=components)
 
     def of_set(self, name: str) -> "GroupLimits":
         """Returns the bounds for a group of this set."""
-        return self.held_out.get(name, self)
+        return self.held_out.get(name) or self.components.get(name.partition(".")[0]) or self
 
 
 def check(group: Group, limits: GroupLimits) -> None:

@@ -29,7 +29,7 @@ Curves = Mapping[str, Sequence[EvaluationResult]]
 """The results of each evaluation in the surviving history, by its name."""
 NOTHING: Curves = {}
 SETS_NAMED = 3
-"""So many prompt sets are named at the top of the page."""
+"""So many prompt sets, or components, are named at the top of the page."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,7 @@ def build(
         name=escape(config.run.name),
         subtitle=escape(subtitle(config, updates)),
         tiles="".join(map(_tile, shown)),
+        components=_components(config, summary) if summary.components else "",
         plots="".join(_plots(config, updates, summary, audit, evaluated) if updates else _evaluations(evaluated))
         or "<p>No update was trained.</p>",
         answers=_answers(answers) if answers else "",
@@ -167,12 +168,45 @@ def subtitle(config: Config, updates: Sequence[UpdateMetrics]) -> str:
 
 
 def _sets(config: Config, updates: Sequence[UpdateMetrics]) -> str:
-    """Names the prompt sets that were trained, the configured one by its source."""
+    """Names the components of the mixture, or the prompt sets that were trained, the configured one by its source."""
+    if config.mixture:
+        named = [f"{name} {share:.0%}" for name, share in _shares(config).items()]
+        more = len(named) - SETS_NAMED
+        return "mixture of " + ", ".join(named[:SETS_NAMED]) + (f" and {more} more" if more > 0 else "")
     source = config.prompts.source or config.prompts.set
     names = list(metrics.sets_of(updates))
     shown = [source if name == config.prompts.set else f"set {name}" for name in names[:SETS_NAMED]] or [source]
     more = len(names) - len(shown)
     return ", ".join(shown) + (f" and {counted(more, 'more set')}" if more > 0 else "")
+
+
+def _shares(config: Config) -> dict[str, float]:
+    """Returns the share of each component of the mixture by the weights."""
+    whole = sum(component.weight for component in config.mixture)
+    return {component.name: component.weight / whole for component in config.mixture}
+
+
+def _components(config: Config, summary: Summary) -> str:
+    """Returns the table of the components that were trained. A share by the weights is that of the configuration."""
+    heads = ("component", "reward", "trained", "by weights", "groups", "equal rewards", "length", "cut off")
+    weighed = _shares(config)
+    rows = []
+    for name, one in summary.components.items():
+        cells = [
+            name,
+            f"{one.reward_first:.2f} → {one.reward_last:.2f}",
+            f"{one.share:.1%}",
+            f"{weighed[name]:.1%}" if name in weighed else "–",
+            f"{one.groups:,}",
+            f"{one.zero_variance_groups / one.groups:.0%}",
+            f"{one.length_mean:.1f}",
+            f"{one.truncated_fraction:.0%}",
+        ]
+        rows.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
+    head = "<tr>" + "".join(f"<th>{escape(name)}</th>" for name in heads) + "</tr>"
+    told = "Rewards are the means of each component's first and last updates; a length is in tokens."
+    table = f'<div class="rows"><table>{head}{"".join(rows)}</table></div>'
+    return f'<section class="card components"><h2>Mixture</h2><p>{escape(told)}</p>{table}</section>'
 
 
 def _workers(config: Config, updates: Sequence[UpdateMetrics]) -> str:
@@ -199,6 +233,7 @@ def _plots(
     learners = f" Dashed: the learner began again ({counted(restarts, 'time')})." if restarts else ""
     yield _card("Reward against time", f"The mean of each update, and the running mean.{learners}", by_time)
     yield from _evaluations(evaluated)
+    yield from _mixture(config, updates, summary)
     yield _card("Reward against samples", "The same against the number of trained samples.", by_samples)
     yield _card("Lag of trained groups", "The lag of each group's oldest token.", plots.lag_histogram(summary.lags, s))
     yield _card("Learner's time", "Waiting is idle time; a gap means that no learner ran.", plots.learner_time(updates))
@@ -222,6 +257,25 @@ def _evaluations(evaluated: Curves) -> Iterator[str]:
         yield _card(f"Evaluation {name}", " ".join(told), plots.held_out(curve))
 
 
+def _mixture(config: Config, updates: Sequence[UpdateMetrics], summary: Summary) -> Iterator[str]:
+    """Yields the cards of the mixture's components, if the run has one."""
+    from echo_queue.reporting import plots
+
+    if not summary.components:
+        return
+    keys = (f"<span>{plots.key(number)}{escape(name)}</span>" for number, name in enumerate(summary.components))
+    legend = f'<div class="legend">{"".join(keys)}</div>'
+    mean, share = "The running mean of each.", "Of the groups of the updates around each. Dotted: by the weights."
+    yield _card("Reward by component", mean, legend + plots.component_rewards(updates))
+    yield _card("Share by component", share, legend + plots.component_shares(updates, _shares(config)))
+    yield _card("Answer length by component", mean, legend + plots.component_lengths(updates))
+    for name, one in summary.components.items():
+        if len(one.rewards_last) > 1:
+            yield _card(
+                f"Reward functions of {name}", "The mean of each, before its weight.", plots.rewards(updates, name)
+            )
+
+
 def _workers_and_weights(updates: Sequence[UpdateMetrics]) -> Iterator[str]:
     """Yields the cards about workers and the way of weights to them, as far as the updates tell of it."""
     from echo_queue.reporting import plots
@@ -241,7 +295,7 @@ def _training(updates: Sequence[UpdateMetrics]) -> Iterator[str]:
     cut = [update.truncated_fraction for update in updates]
     equal = [update.zero_variance_groups / max(update.groups, 1) for update in updates]
     spread = plots.reward_spread(updates)
-    if any(len(update.rewards) > 1 for update in updates):
+    if any(len(update.rewards) > 1 and not update.components for update in updates):
         yield _card("Reward functions", "The mean of each, before its weight.", plots.rewards(updates))
     yield _card("Reward spread", "The standard deviation among the samples of an update.", spread)
     yield _card("Answer length", "The mean of each update, and the running mean.", plots.lengths(updates))

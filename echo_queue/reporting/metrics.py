@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import takewhile
 from pathlib import Path
-from statistics import fmean
 from typing import Annotated
 
 import orjson
@@ -17,6 +16,16 @@ from pydantic import Field, PlainSerializer, TypeAdapter, ValidationError
 
 from echo_queue import failpoints
 from echo_queue.documents import printed
+from echo_queue.reporting.components import (
+    ComponentFigures,
+    ComponentSummary,
+    averaged_at_ends,
+    is_cut,
+    is_flat,
+    mean_reward,
+    mean_rewards,
+    summaries,
+)
 
 
 def _measured(value: float) -> float | None:
@@ -127,18 +136,19 @@ class UpdateMetrics:
 
     rewards: dict[str, float] = field(default_factory=dict)
     """Mean of what each reward function gave the samples, before its weight; empty: an environment of another kind."""
+    components: dict[str, ComponentFigures] = field(default_factory=dict)
+    """The figures of each component of the mixture of which the update trained a group; empty without a mixture."""
 
 
 SETS = 32
 """So many sets of an update are recorded, so that Redis can keep its record."""
 RECORDS = TypeAdapter(UpdateMetrics)
-LEAST_AVERAGED, MOST_AVERAGED = 5, 10
-"""The rewards of a run's ends are means of a tenth of its updates, within these bounds, and of half of them at most."""
 FLAT_UPDATES = 8
 """So many updates in a row without any difference between the rewards of a prompt's samples are worth a warning, and so
 are as many whose samples were cut off."""
-CUT_SHARE = 0.95
-"""The share of an update's samples at which nearly all were cut off."""
+COMPONENT_GROUPS = 64
+"""So many groups of a component in a row without a difference, or cut off, are worth a warning: an update may have only
+one of them."""
 
 
 class MetricsLog:
@@ -271,6 +281,8 @@ class Summary:
     """The number of the last updates, in a row, in which the samples of every prompt had equal rewards."""
     cut_updates: int
     """The number of the last updates, in a row, of whose samples at least `CUT_SHARE` were cut off."""
+    components: dict[str, ComponentSummary]
+    """The figures of each component of the mixture that was trained; empty without a mixture."""
 
     @property
     def tokens_per_s(self) -> float:
@@ -301,7 +313,7 @@ def summarise(updates: Sequence[UpdateMetrics]) -> Summary:
     lags: Counter[int] = Counter()
     for update in updates:
         lags.update({int(lag): count for lag, count in update.lags.items()})
-    averaged = min(MOST_AVERAGED, max(len(updates) // 10, min(LEAST_AVERAGED, (len(updates) + 1) // 2)))
+    averaged = averaged_at_ends(len(updates))
     ends = list({update.lineage: update for update in updates}.values())  # the last of each learner
     return Summary(
         updates=len(updates),
@@ -317,17 +329,18 @@ def summarise(updates: Sequence[UpdateMetrics]) -> Summary:
         mixed_groups=sum(update.mixed_groups for update in updates),
         sent_back=max((update.sent_back for update in updates), default=0),
         t_bcast_s=updates[-1].t_bcast_s if updates else 0.0,
-        reward_first=_mean_reward(updates[:averaged]),
-        reward_last=_mean_reward(updates[len(updates) - averaged :]),
-        rewards_last=_mean_rewards(updates[len(updates) - averaged :]),
+        reward_first=mean_reward(updates[:averaged]),
+        reward_last=mean_reward(updates[len(updates) - averaged :]),
+        rewards_last=mean_rewards(updates[len(updates) - averaged :]),
         reward_updates=averaged,
         anchor_bytes=sum(update.anchor_bytes for update in ends),
         delta_bytes=sum(update.delta_bytes for update in ends),
         store_bytes=ends[-1].store_bytes if ends else 0,
         peer_bytes=ends[-1].peer_bytes if ends else 0,
         kappa=updates[-1].kappa if updates else 0,
-        flat_updates=sum(1 for _ in takewhile(_is_flat, reversed(updates))),
+        flat_updates=sum(1 for _ in takewhile(is_flat, reversed(updates))),
         cut_updates=sum(1 for _ in takewhile(is_cut, reversed(updates))),
+        components=summaries([update.components for update in updates]),
     )
 
 
@@ -342,38 +355,21 @@ def sets_of(updates: Sequence[UpdateMetrics]) -> Counter[str]:
     return found
 
 
-def _mean_reward(updates: Sequence[UpdateMetrics]) -> float:
-    """Returns the mean reward of the updates' samples: a last update of one prompt weighs no more than that prompt."""
-    samples = sum(update.samples for update in updates)
-    return sum(update.reward_mean * update.samples for update in updates) / samples if samples else 0.0
-
-
-def _mean_rewards(updates: Sequence[UpdateMetrics]) -> dict[str, float]:
-    """Returns the mean of each function that the last update has, over the updates that have it."""
-    found = dict[str, float]()
-    for name in updates[-1].rewards if updates else ():
-        having = [update for update in updates if name in update.rewards]
-        found[name] = fmean((one.rewards[name] for one in having), [one.samples for one in having])
-    return found
-
-
-def _is_flat(update: UpdateMetrics) -> bool:
-    return update.zero_variance_groups >= update.groups
-
-
-def is_cut(update: UpdateMetrics) -> bool:
-    """Returns whether nearly all samples of an update were cut off at their greatest length."""
-    return update.truncated_fraction >= CUT_SHARE
-
-
 def warnings(summary: Summary, *, over: bool = False) -> tuple[str, ...]:
     """Returns what is wrong with the samples: the last updates have taught nothing, or nearly all answers were cut off.
 
-    `over`: the run has ended, so that it is enough if all of its updates, however few, were like that.
+    Of a run with a mixture, what is wrong with one component, unless it is so with all. `over`: the run has ended, so
+    that it is enough if all of its updates, however few, were like that.
     """
     flat, cut = (_which(summary, streak, over) for streak in (summary.flat_updates, summary.cut_updates))
     found = [taught_nothing(flat)] if flat else []
-    return (*found, *([cut_off(cut)] if cut else []))
+    found += [cut_off(cut)] if cut else []
+    for name, one in summary.components.items():
+        if not flat and (which := _which_groups(name, one, one.flat_groups, over)):
+            found.append(taught_nothing(which))
+        if not cut and (which := _which_groups(name, one, one.cut_groups, over)):
+            found.append(cut_off(which, "its max_new_tokens"))
+    return tuple(found)
 
 
 def _which(summary: Summary, streak: int, over: bool) -> str:
@@ -384,18 +380,26 @@ def _which(summary: Summary, streak: int, over: bool) -> str:
     return "all updates" if everything else f"the last {streak:,} updates"
 
 
+def _which_groups(name: str, component: ComponentSummary, streak: int, over: bool) -> str:
+    """Returns which groups of a component are worth a warning; an empty text if they are too few."""
+    everything = streak == component.groups
+    if not streak or (streak < COMPONENT_GROUPS and not (over and everything)):
+        return ""
+    return f"all groups of component {name}" if everything else f"the last {streak:,} groups of component {name}"
+
+
 def taught_nothing(which: str) -> str:
-    """Returns the sentence about updates without any difference between rewards."""
+    """Returns the sentence about updates, or groups, without any difference between rewards."""
     return (
         f"{which} taught nothing: the samples of each prompt had equal rewards. Look at some with `echo-queue show`: "
         "the reward function may be constant, or the prompts too hard or too easy"
     )
 
 
-def cut_off(which: str) -> str:
-    """Returns the sentence about updates whose samples have no end."""
+def cut_off(which: str, limit: str = "model.max_new_tokens") -> str:
+    """Returns the sentence about updates, or groups, whose samples have no end. `limit`: the key that cuts them off."""
     return (
-        f"nearly all answers of {which} were cut off at model.max_new_tokens: raise it, or ask for shorter answers. "
+        f"nearly all answers of {which} were cut off at {limit}: raise it, or ask for shorter answers. "
         "A reward that looks for the end of an answer does not find it"
     )
 

@@ -42,6 +42,8 @@ SCALARS = {
 }
 
 
+COMPONENT = ("groups", "reward_mean", "length_mean", "truncated_fraction", "zero_variance_groups")
+"""The figures of a component, each under `components/` and its name."""
 EVALUATED = ("mean", "low", "high", "truncated", "tokens")
 
 
@@ -52,12 +54,22 @@ def write(updates: Sequence[UpdateMetrics], directory: Path, evaluations: Sequen
     for update in updates:
         values = {tag: getattr(update, field) for tag, field in SCALARS.items()}
         values |= {f"queue/{name}": depth for name, depth in update.depths.items()}
+        values |= _of_components(update)
         writer.add_event(_event(update.time_s, update.version, values))
     for result in _answered(evaluations):
         values = {f"{result.evaluation}/{name}": getattr(result, name) for name in EVALUATED}
         values |= {f"{result.evaluation}/pass_at_{k}": share for k, share in (result.pass_at or {}).items()}
         writer.add_event(_event(result.time_s, result.update, values))
     writer.close()
+
+
+def _of_components(update: UpdateMetrics) -> dict[str, float]:
+    """Returns the figures of each component of which the update trained a group."""
+    found = dict[str, float]()
+    for name, figures in update.components.items():
+        found |= {f"components/{name}/{field}": getattr(figures, field) for field in COMPONENT}
+        found |= {f"components/{name}/rewards/{function}": mean for function, mean in figures.rewards.items()}
+    return found
 
 
 def _answered(evaluations: Sequence[EvaluationResult]) -> Iterator[EvaluationResult]:

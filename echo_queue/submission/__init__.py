@@ -6,7 +6,6 @@ hold files of such names, until `__getattr__` has put it last. `submit_prompt_se
 """
 
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from echo_queue.errors import EchoQueueError
@@ -32,29 +31,28 @@ def submit(
     progress: Report | None = None,
     within_run: bool = False,
 ) -> Submitted:
-    """Submits the configured prompt set and every held-out set. With `wait`, returns once all of it has arrived.
+    """Submits the configured prompts, of all components, and every held-out set. With `wait`, returns once all arrived.
 
     `source`, `set`: only this source is submitted, under this name; what is not given is as configured.
 
     `within_run`: as `echo-queue run` does it, which a changed source of a set that has arrived does not stop
-    (`declaration.declare_within_run`). Raises `PromptError` for prompts that cannot be read or are too long,
+    (`declaration.declare_and_send`). Raises `PromptError` for prompts that cannot be read or are too long,
     `ServiceError`, and `DeadlineError` when nothing arrives in the backlog for `submission.deadline_s`.
     """
     from echo_queue.connections.connect import require_users
     from echo_queue.queue import SubmitterQueue
     from echo_queue.submission.arrival import arrive
     from echo_queue.submission.celery.app import build
-    from echo_queue.submission.declaration import chosen, declare_and_send, declare_within_run
+    from echo_queue.submission.configured_sets import chosen
+    from echo_queue.submission.declaration import declare_and_send, together
 
     app, queue = build(config), SubmitterQueue.connect(config)
     require_users(config, "celery")  # before anything is declared that could then not be sent
     report = progress or (lambda _: None)
-    declare = declare_within_run if within_run else declare_and_send
-    sent = [declare(config, queue, app, prompts, report) for prompts in chosen(config, source, set)]
+    sent = declare_and_send(config, queue, app, chosen(config, source, set), report, within_run=within_run)
     for one in sent if wait else ():
         arrive(config, queue, app, one.set, report)
-    *held_out, last = sent
-    return replace(last, held_out=tuple(held_out))
+    return together(config, sent)
 
 
 def __getattr__(name: str) -> Any:

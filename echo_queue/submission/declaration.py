@@ -2,81 +2,39 @@
 
 - A set is declared only after every row was checked, and sent only after it was declared. From then on Redis knows
   which chunks are missing, and any Celery worker can finish the submission that this process began.
-- A set that has arrived whole needs its source no more (`declare_within_run`): a run goes on whatever has become of it.
+- All components of a mixture are declared before a chunk of any is sent: the queue waits for those that are on their
+  way, so that none is trained alone because another takes longer to read.
+- A set that has arrived whole needs its source no more within a run: that goes on whatever has become of it.
 """
 
 import gc
 import random
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from pydantic import ValidationError
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import TYPE_CHECKING
 
 from echo_queue.config import Config, Prompts
-from echo_queue.config.explanations import explain
 from echo_queue.connections.endpoints import EMBEDDED, own_store
-from echo_queue.errors import ConfigError, DeadlineError, Problem, PromptError, UnfitPromptError
-from echo_queue.queue import Chunk, PromptSet, SubmitterQueue
+from echo_queue.errors import DeadlineError, Problem, PromptError, UnfitPromptError
+from echo_queue.queue import Chunk, PromptSet, SubmissionCounts, SubmitterQueue
 from echo_queue.queue.submitter import digest_of
 from echo_queue.records import Message, PromptRow
 from echo_queue.submission.celery.messages import send
+from echo_queue.submission.configured_sets import in_section, told_in_section
 from echo_queue.submission.length_features import refuse_featureless
-from echo_queue.submission.length_limits import PromptLimits, limits_of, refuse_unfit
+from echo_queue.submission.length_limits import PromptLimits, limits_for, refuse_unfit
 from echo_queue.submission.needed_columns import needed_columns, refuse_lacking, refuse_unreadable
 from echo_queue.submission.progress import Progress, Report, Submitted
 from echo_queue.submission.sources.registry import open_source
-from echo_queue.submission.sources.source import S3, PromptSource, is_generated, parts_of, spell
+from echo_queue.submission.sources.source import S3, PromptSource, spell
 
 if TYPE_CHECKING:
     from celery import Celery
 
 SAMPLE_ROWS = 1_000
 LEARNER_POLL_S = 0.2
-
-
-def chosen(config: Config, source: str | None = None, set: str | None = None, **changes: Any) -> Sequence[Prompts]:
-    """Returns the sets to submit, in this order: if nothing is given, every held-out set and then [prompts].
-
-    The first version answers held-out sets before anything is trained, so they come first. Raises `ConfigError`.
-    """
-    if source is None and set is None and not any(value is not None for value in changes.values()):
-        return *held_out_sets(config), config.prompts
-    return (choose(config, source, set, **changes),)
-
-
-def held_out_sets(config: Config) -> Sequence[Prompts]:
-    """Returns the sets of the evaluations, as if they were to train on."""
-    chunk = config.prompts.chunk
-    return tuple(
-        Prompts(set=one.name, source=one.source, options=one.options, map=one.map, chunk=chunk)
-        for one in config.evaluation
-    )
-
-
-def choose(config: Config, source: str | None = None, set: str | None = None, **changes: Any) -> Prompts:
-    """Returns the configuration's [prompts], or the evaluation called `set`, with the given values in their place.
-
-    Raises `ConfigError`.
-    """
-    configured = next((prompts for prompts in held_out_sets(config) if prompts.set == set), config.prompts)
-    if configured is not config.prompts and (wrong := sorted(changes.keys() - {"options"})):
-        untrained = (Problem(f"prompts.{key}", "is for prompts to train on", "leave it out") for key in wrong)
-        raise ConfigError(*(in_section(config, configured.set, problem) for problem in untrained))
-    given = {"source": source, "set": set} | changes
-    if source is not None and source != configured.source:
-        given.setdefault("options", {})
-        if is_generated(parts_of(source)[0]):
-            given.setdefault("map", {})
-    values = configured.model_dump() | {key: value for key, value in given.items() if value is not None}
-    try:
-        return Prompts.model_validate(values)
-    except ValidationError as error:
-        found = explain(error, values, Prompts, "docs/configuration.md")
-        raise ConfigError(*(replace(problem, where=f"prompts.{problem.where}") for problem in found)) from None
 
 
 def check_first_rows(config: Config, prompts: Prompts) -> Sequence[PromptRow]:
@@ -87,37 +45,18 @@ def check_first_rows(config: Config, prompts: Prompts) -> Sequence[PromptRow]:
     with told_in_section(config, prompts.set):
         source = opened(config, prompts)
         chunk, rows = _first_rows(source, min(prompts.chunk, SAMPLE_ROWS))
-        refuse_unfit(_limits(config), source, chunk, rows)
+        refuse_unfit(_limits(config, prompts.set), source, chunk, rows)
         refuse_featureless(prompts.length_feature, source, chunk, rows)
         refuse_unreadable(needed_columns(config.environment_of(prompts.set)), source, chunk, rows)
     return rows
 
 
-@contextmanager
-def told_in_section(config: Config, set: str) -> Iterator[None]:
-    """Lets a `PromptError` about a set name the keys of that set's own section."""
-    try:
-        yield
-    except PromptError as error:
-        raise type(error)(*(in_section(config, set, problem) for problem in error.problems)) from None
-
-
-def in_section(config: Config, set: str, problem: Problem) -> Problem:
-    """Returns the problem of a set with the place at which the set stands in the configuration."""
-    numbers = (number for number, evaluation in enumerate(config.evaluation) if evaluation.name == set)
-    if (number := next(numbers, None)) is None:
-        return problem
-    section, _, key = problem.where.partition(".")
-    places = {"prompts": f"evaluation[{number}].{key}", "environment": f"evaluation[{number}].{problem.where}"}
-    return replace(problem, where=places.get(section, problem.where))
-
-
-def first_prompts(config: Config, count: int = 3) -> Sequence[str]:
-    """Returns the first prompts as the model will read them; chats as they are where nothing is known of the model.
+def first_prompts(config: Config, prompts: Prompts, count: int = 3) -> Sequence[str]:
+    """Returns the first prompts of a set as the model will read them; chats as they are where nothing is known of it.
 
     Raises `PromptError`.
     """
-    source, limits = opened(config, config.prompts), _limits(config)
+    source, limits = opened(config, prompts), _limits(config, prompts.set)
     chunk, rows = next(iter(source.scan(count)))
     encoding = limits.encoding if limits and limits.renders else None
     return [
@@ -146,42 +85,93 @@ def _first_rows(source: PromptSource, size: int) -> tuple[Chunk, Sequence[Prompt
     return chunk, source.read(chunk)
 
 
+@dataclass(frozen=True)
+class ScannedSet:
+    """A set whose rows have all been checked, and that is still to be declared. `source`: as `spell` has it.
+
+    `arrived`: it has arrived whole and stays as it is, should its source now hold something else. `unread`: why that
+    source cannot be read.
+    """
+
+    prompts: Prompts
+    source: str
+    chunks: Sequence[Chunk]
+    arrived: SubmissionCounts | None = None
+    unread: PromptError | None = None
+
+
+@dataclass(frozen=True)
+class DeclaredSet:
+    """A set that Redis knows, and the chunks of it that are to be sent."""
+
+    submitted: Submitted
+    source: str = ""
+    waiting: Sequence[Chunk] = ()
+
+
 def declare_and_send(
-    config: Config, queue: SubmitterQueue, app: "Celery", prompts: Prompts, report: Report = lambda _: None
-) -> Submitted:
-    """Scans, declares and sends a set, without waiting for its chunks. One that has an evaluation's name is held out.
+    config: Config,
+    queue: SubmitterQueue,
+    app: "Celery",
+    sets: Sequence[Prompts],
+    report: Report = lambda _: None,
+    *,
+    within_run: bool = False,
+) -> list[Submitted]:
+    """Scans, declares and sends sets, without waiting for their chunks. One that has an evaluation's name is held out.
 
-    Raises `PromptError`, always before the set is declared, and `ServiceError`.
+    `within_run`: it is a part of `echo-queue run`, which may be the continuation of an earlier one. A set that has
+    arrived whole then stays as it is if its source is gone or has other prompts by now; the answer says so. Any other
+    set is declared once a learner has told Redis whose prompts checkpoints hold.
+
+    Raises `PromptError`, always before the set is declared, `ServiceError`, and `DeadlineError` if no learner begins
+    within `queue.stall_deadline_s`.
     """
-    source, chunks = scan(config, prompts, report)
-    return _declare_and_send(config, queue, app, _declared(config, prompts, source.name), chunks)
+    together = [prompts for prompts in sets if config.evaluation_of(prompts.set) is None]
+    alone = [[prompts] for prompts in sets if prompts not in together]
+    declared: list[DeclaredSet] = []
+    for some in (*alone, together):
+        scanned = [_scan_for(config, queue, prompts, report, within_run=within_run) for prompts in some]
+        for one in scanned:
+            if within_run and not one.arrived:
+                await_learner(config, queue, one.prompts.set)
+        found = [_declare(config, queue, one) for one in scanned]
+        _send(app, found)
+        declared += found
+    return [one.submitted for one in declared]
 
 
-def declare_within_run(
-    config: Config, queue: SubmitterQueue, app: "Celery", prompts: Prompts, report: Report = lambda _: None
-) -> Submitted:
-    """Does the same as a part of `echo-queue run`, which may be the continuation of an earlier one.
+def _scan_for(
+    config: Config, queue: SubmitterQueue, prompts: Prompts, report: Report, *, within_run: bool
+) -> ScannedSet:
+    """Scans a set. Within a run, one that has arrived whole need not be readable any more."""
+    counts = queue.submission_counts(prompts.set) if within_run else None
+    arrived = counts if counts is not None and counts.whole else None
+    try:
+        source, chunks = scan(config, prompts, report)
+    except PromptError as error:
+        if arrived is None:
+            raise
+        return ScannedSet(prompts, prompts.source, (), arrived, error)
+    return ScannedSet(prompts, source.name, chunks, arrived)
 
-    A set that has arrived whole stays as it is if its source is gone or has other prompts by now; the answer says so.
-    Any other set is declared once a learner has told Redis whose prompts checkpoints hold. Raises `DeadlineError` if
-    none does within `queue.stall_deadline_s`, and what `declare_and_send` raises.
+
+def _send(app: "Celery", sets: Sequence[DeclaredSet]) -> None:
+    """Sends the chunks of several sets by turns, so that the first of each arrives soon."""
+    for row in zip_longest(*(one.waiting for one in sets)):
+        for one, chunk in zip(sets, row, strict=True):
+            if chunk is not None:
+                send(app, one.submitted.set, one.source, [chunk])
+
+
+def await_learner(config: Config, queue: SubmitterQueue, set: str) -> None:
+    """Returns once a set may be declared, for which a learner must have begun that knows its component.
+
+    Raises `DeadlineError` if none does within `queue.stall_deadline_s`.
     """
-    counts = queue.submission_counts(prompts.set)
-    if counts is not None and counts.whole:
-        try:
-            return declare_and_send(config, queue, app, prompts, report)
-        except PromptError as error:
-            ignored = tuple(_left(config, prompts, problem) for problem in _keep(config, queue, prompts, error))
-            return Submitted(prompts.set, counts.prompts, counts.chunks, False, ignored)
-    source, chunks = scan(config, prompts, report)
-    await_learner(config, queue)
-    return _declare_and_send(config, queue, app, _declared(config, prompts, source.name), chunks)
-
-
-def await_learner(config: Config, queue: SubmitterQueue) -> None:
-    """Returns once a learner has begun. Raises `DeadlineError` if none does within `queue.stall_deadline_s`."""
     give_up = time.monotonic() + config.queue.stall_deadline_s
-    while not queue.learner_has_begun():
+    component = config.component_of(set)
+    while not queue.takes(component.name if component else ""):
         if time.monotonic() > give_up:
             what = f"no learner has begun within {config.queue.stall_deadline_s:.0f} s"
             raise DeadlineError(Problem("learner", what, "read logs/learner.log"))
@@ -196,7 +186,7 @@ def scan(config: Config, prompts: Prompts, report: Report) -> tuple[PromptSource
 
 def _scan(config: Config, prompts: Prompts, report: Report) -> tuple[PromptSource, list[Chunk]]:
     source = opened(config, prompts)
-    limits = _limits(config)
+    limits = _limits(config, prompts.set)
     needed = needed_columns(config.environment_of(prompts.set))
 
     def refuse(chunk: Chunk, rows: Sequence[PromptRow]) -> None:
@@ -218,42 +208,60 @@ def _scan(config: Config, prompts: Prompts, report: Report) -> tuple[PromptSourc
     return source, chunks
 
 
-def _limits(config: Config) -> PromptLimits | None:
-    limits = limits_of(Path(config.base_model), config.model.max_prompt_tokens)
+def _limits(config: Config, set: str) -> PromptLimits | None:
+    limits = limits_for(config, set)
     if limits is not None and (problem := limits.unknown_stop()):
         raise UnfitPromptError(problem)
     return limits
 
 
-def _declared(config: Config, prompts: Prompts, source: str) -> PromptSet:
+def _prompt_set(config: Config, prompts: Prompts, source: str) -> PromptSet:
     seed = config.run.seed
     if config.evaluation_of(prompts.set):
         return PromptSet(prompts.set, source, order="held_out", seed=seed)
     return PromptSet(prompts.set, source, prompts.epochs, prompts.priority, prompts.order, seed, prompts.length_feature)
 
 
-def _declare_and_send(
-    config: Config, queue: SubmitterQueue, app: "Celery", declared: PromptSet, chunks: Sequence[Chunk]
-) -> Submitted:
+def _declare(config: Config, queue: SubmitterQueue, scanned: ScannedSet) -> DeclaredSet:
+    """Declares a set, or leaves one that has arrived as it is."""
+    prompts, chunks, arrived = scanned.prompts, scanned.chunks, scanned.arrived
     try:
-        new = queue.declare(declared, chunks)
+        if scanned.unread is not None:
+            raise scanned.unread
+        new = _declare_new(config, queue, _prompt_set(config, prompts, scanned.source), chunks)
     except PromptError as error:
-        if config.evaluation_of(declared.name) is None:
+        if arrived is None:
             raise
-        told = Problem("prompts.source", error.problems[0].what, _another_name(declared.name))
-        raise PromptError(in_section(config, declared.name, told)) from None
+        ignored = tuple(_left(config, prompts, problem) for problem in _keep(config, queue, prompts, error))
+        return DeclaredSet(Submitted(prompts.set, arrived.prompts, arrived.chunks, False, ignored))
     total = chunks[-1].first + chunks[-1].count
-    status = None if new else queue.submission_status(declared.name)
-    send(app, declared.name, declared.source, status.waiting if status else chunks)
-    return Submitted(declared.name, total, len(chunks), new)
+    status = None if new else queue.submission_status(prompts.set)
+    waiting = status.waiting if status else chunks
+    return DeclaredSet(Submitted(prompts.set, total, len(chunks), new), scanned.source, waiting)
 
 
-def changed_source(config: Config, digest: str) -> bool:
-    """Returns whether the configured source holds other prompts than those whose digest Redis has.
+def _declare_new(config: Config, queue: SubmitterQueue, declared: PromptSet, chunks: Sequence[Chunk]) -> bool:
+    with told_in_section(config, declared.name):
+        try:
+            return queue.declare(declared, chunks)
+        except PromptError as error:
+            if not (fix := _another_name(config, declared.name)):
+                raise
+            raise PromptError(Problem("prompts.source", error.problems[0].what, fix)) from None
+
+
+def together(config: Config, sent: Sequence[Submitted]) -> Submitted:
+    """Returns the last of the sets to train on, with all others that were submitted together with it."""
+    held_out = [one for one in sent if config.evaluation_of(one.set)]
+    *others, last = [one for one in sent if one not in held_out] or [held_out.pop()]
+    return replace(last, held_out=tuple(held_out), components=tuple(others))
+
+
+def changed_source(config: Config, prompts: Prompts, digest: str) -> bool:
+    """Returns whether the source of a set holds other prompts than those whose digest Redis has.
 
     A source that cannot be read holds none: a set that has arrived does not need it.
     """
-    prompts = config.prompts
     try:
         source = opened(config, prompts)
         return digest_of([chunk for chunk, _ in source.scan(prompts.chunk)]) != digest
@@ -265,8 +273,8 @@ def left_as_it_is(config: Config, prompts: Prompts, why: str) -> Problem:
     """Returns what `echo-queue run` says of a source that it does not submit, and the ways to have it trained."""
     run = config.run
     what = f"set {prompts.set} has arrived whole and stays as it is; {prompts.source} is not submitted again: {why}"
-    if config.evaluation_of(prompts.set):
-        return in_section(config, prompts.set, Problem("prompts.source", what, _another_name(prompts.set)))
+    if fix := _another_name(config, prompts.set):
+        return in_section(config, prompts.set, Problem("prompts.source", what, fix))
     embedded = EMBEDDED == config.redis.url == config.store.url
     anew = f"ECHO_QUEUE_RUN__DIR={run.dir}-2"
     anew = anew if embedded else f"ECHO_QUEUE_RUN__NAME={run.name}-2 {anew}"
@@ -278,8 +286,14 @@ def left_as_it_is(config: Config, prompts: Prompts, why: str) -> Problem:
     return Problem("prompts.source", what, fix)
 
 
-def _another_name(set: str) -> str:
-    return f"to evaluate other prompts, give that evaluation another name, such as {set}-2"
+def _another_name(config: Config, set: str) -> str:
+    """Says how further prompts get a name of their own; empty for [prompts]."""
+    if config.evaluation_of(set):
+        return f"to evaluate other prompts, give that evaluation another name, such as {set}-2"
+    if component := config.component_of(set):
+        alone = f"to train further prompts, write them alone into a file and submit it as a set {component.name}.2"
+        return f"{alone} while the run is open: `echo-queue submit CONFIG FILE --set {component.name}.2`"
+    return ""
 
 
 def _left(config: Config, prompts: Prompts, problem: Problem) -> Problem:
@@ -290,7 +304,7 @@ def _left(config: Config, prompts: Prompts, problem: Problem) -> Problem:
 def _keep(config: Config, queue: SubmitterQueue, prompts: Prompts, error: PromptError) -> tuple[Problem, ...]:
     """Gives a set that has arrived its present priority. Returns what keeps its source from being submitted."""
     try:
-        queue.declare(_declared(config, prompts, prompts.source), ())
+        queue.declare(_prompt_set(config, prompts, prompts.source), ())
     except PromptError as further:
         return tuple(dict.fromkeys((*error.problems, *further.problems)))
     return error.problems

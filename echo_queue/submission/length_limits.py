@@ -7,13 +7,14 @@ contents of messages are counted, which is a lower bound.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from echo_queue.config import Config
 from echo_queue.errors import Problem, PromptError, ServiceError, UnfitPromptError
 from echo_queue.models.hub import reachable
 from echo_queue.queue.types import Chunk
@@ -41,6 +42,8 @@ class PromptLimits:
     """The token with which the tokenizer ends texts."""
     renders: bool = True
     """True if everything is known that the chat template writes."""
+    key: str = "model.max_prompt_tokens"
+    """The name of the key that sets the largest number of tokens."""
 
     def unfit(self, rows: Sequence[PromptRow]) -> Iterator[tuple[int, Problem]]:
         """Yields (position in `rows`, what is wrong) of the prompts that the model cannot take."""
@@ -62,7 +65,7 @@ class PromptLimits:
             else:
                 if count > self.tokens:
                     what = f"its prompt has {count} tokens, the model takes {self.tokens}"
-                    yield position, Problem("prompt", what, "shorten it, or raise model.max_prompt_tokens")
+                    yield position, Problem("prompt", what, f"shorten it, or raise {self.key}")
 
     def unknown_stop(self) -> Problem | None:
         """Returns a problem if the model has no embedding for the token that is to end its answers."""
@@ -80,6 +83,16 @@ class PromptLimits:
 
     def _certain(self, text: str) -> bool:
         return len(text) <= self.certain_bytes and text.isascii()
+
+
+def limits_for(config: Config, set: str) -> PromptLimits | None:
+    """Returns the limits of the prompts of a set, whose component may have one of its own. Raises as `limits_of`."""
+    component = config.component_of(set)
+    if component is None or not component.max_prompt_tokens:
+        return limits_of(Path(config.base_model), config.model.max_prompt_tokens)
+    found = limits_of(Path(config.base_model), component.max_prompt_tokens)
+    key = f"mixture[{config.mixture.index(component)}].max_prompt_tokens"
+    return found and replace(found, key=key)
 
 
 def limits_of(model: Path, tokens: int) -> PromptLimits | None:

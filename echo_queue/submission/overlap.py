@@ -11,7 +11,8 @@ import orjson
 from echo_queue.config import Config, Prompts
 from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.queue.counts import agreeing
-from echo_queue.submission.declaration import held_out_sets, in_section, opened
+from echo_queue.submission.configured_sets import held_out_sets, in_section, trained_sets
+from echo_queue.submission.declaration import opened
 from echo_queue.submission.sources.source import GENERATED, OWN
 
 MOST = 10_000
@@ -24,19 +25,20 @@ LONGEST_S = 1.0
 
 
 def trained_too(config: Config) -> Iterator[Problem]:
-    """Yields a warning for each held-out set that shares prompts with [prompts].
+    """Yields a warning for each held-out set that shares prompts with a set to train on, for each such set.
 
     Sets that cannot be read share none.
     """
     if not config.evaluation:
         return
-    trained = frozenset(first_prompts(config, config.prompts))
+    trained = [(prompts, frozenset(first_prompts(config, prompts))) for prompts in trained_sets(config)]
     for held_out in held_out_sets(config):
         compared = list(first_prompts(config, held_out))
-        if shared := sum(prompt in trained for prompt in compared):
-            among = f"the first {len(compared):,} of {held_out.set}"
-            what = f"{shared:,} of {among} {agreeing(shared, 'is', 'are')} also in {config.prompts.set}, and trained"
-            yield in_section(config, held_out.set, Problem("prompts.source", what, _apart(config.prompts, held_out)))
+        for prompts, known in trained:
+            if shared := sum(prompt in known for prompt in compared):
+                among = f"the first {len(compared):,} of {held_out.set}"
+                what = f"{shared:,} of {among} {agreeing(shared, 'is', 'are')} also in {prompts.set}, and trained"
+                yield in_section(config, held_out.set, Problem("prompts.source", what, _apart(prompts, held_out)))
 
 
 def _apart(trained: Prompts, held_out: Prompts) -> str:

@@ -11,7 +11,7 @@ class Submitted:
     """A set as the queue knows it. `new` is False if it was submitted before.
 
     `ignored`: why its source cannot be submitted any more; the set had arrived whole before, and does not need it.
-    `held_out`: the held-out sets that were submitted together with it.
+    `held_out`, `components`: the held-out sets, and the sets of other components, that were submitted together with it.
     """
 
     set: str
@@ -20,6 +20,7 @@ class Submitted:
     new: bool
     ignored: tuple[Problem, ...] = ()
     held_out: "tuple[Submitted, ...]" = ()
+    components: "tuple[Submitted, ...]" = ()
 
 
 @dataclass(frozen=True)

@@ -16,19 +16,23 @@ from learner.model.weight_files import open_to_readers
 TOKENIZER_EXAMPLES = 2_000
 
 
-def build(config: Config, examples: Sequence[Example], folder: Path, say: Callable[[str], None]) -> None:
-    """Writes the model to `folder`. On one machine, the same settings and examples always make the same model."""
+def build(config: Config, tasks: Sequence[Sequence[Example]], folder: Path, say: Callable[[str], None]) -> None:
+    """Writes the model to `folder`. On one machine, the same settings and examples always make the same model.
+
+    `tasks`: the examples of each task.
+    """
     settings, seed = config.model.init, config.run.seed
     longest = config.model.max_prompt_tokens + config.model.max_new_tokens
-    shown = examples[:TOKENIZER_EXAMPLES]
-    others = [text for example in shown for text in (example.answer, *chain(*example.turns))]
-    tokenizer = train_tokenizer([example.prompt for example in shown], others, settings.vocabulary, longest)
+    shown = [examples[: -(-TOKENIZER_EXAMPLES // len(tasks))] for examples in tasks]
+    others = [text for example in chain(*shown) for text in (example.answer, *chain(*example.turns))]
+    prompts = [[example.prompt for example in examples] for examples in shown]
+    tokenizer = train_tokenizer(prompts, others, settings.vocabulary, longest)
     torch.manual_seed(seed)
     model = _untrained(settings, tokenizer, longest)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    tokens = len(tokenizer(shown[0].prompt)["input_ids"])
+    tokens = len(tokenizer(prompts[0][0])["input_ids"])
     say(f"{parameters:,} parameters, {len(tokenizer):,} tokens; the first prompt has {tokens} of them")
-    warm_up(model, tokenizer, examples, settings, seed=seed, say=say)
+    warm_up(model, tokenizer, tasks, settings, seed=seed, say=say)
     model.save_pretrained(folder)
     open_to_readers(folder)
     tokenizer.save_pretrained(folder)

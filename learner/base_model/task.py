@@ -1,4 +1,7 @@
-"""The task that a base model is warmed up on: a reasoning-gym dataset or the user's set, without the run's prompts."""
+"""The tasks that a base model is warmed up on: reasoning-gym datasets or the user's sets, without the run's prompts.
+
+There is one, or one for each component of a mixture.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +11,7 @@ from blake3 import blake3
 
 from echo_queue.config import Config, Prompts
 from echo_queue.errors import ConfigError, Problem, PromptError
+from echo_queue.submission.configured_sets import in_section, trained_sets
 from echo_queue.submission.sources.own import ask
 from echo_queue.submission.sources.reasoning_gym import original
 from echo_queue.submission.sources.source import GENERATED, OWN
@@ -45,15 +49,32 @@ class WarmupTask:
         return self.source.partition(":")[2]
 
 
-def task_of(config: Config) -> WarmupTask:
-    """Returns the task of the run's prompts. Raises `ConfigError` unless code makes them, and `PromptError`."""
-    prompts = config.prompts
+def tasks_of(config: Config) -> list[WarmupTask]:
+    """Returns the task of the run's prompts, or those of the components that have a source.
+
+    Each has an equal part of `model.init.warmup_prompts`. Raises `ConfigError` unless code makes all of them, and
+    `PromptError`.
+    """
+    sets = trained_sets(config)
+    if not sets:
+        what = '"init" makes a model for generated sets, but no component names a source'
+        raise ConfigError(Problem("model.base", what, "name a model folder or a hub model in model.base"))
+    return [_task_of(config, prompts, examples_of_each(config, len(sets))) for prompts in sets]
+
+
+def examples_of_each(config: Config, tasks: int) -> int:
+    """Returns the number of examples of each of so many tasks."""
+    return -(-config.model.init.warmup_prompts // tasks)
+
+
+def _task_of(config: Config, prompts: Prompts, count: int) -> WarmupTask:
     if OWN.fullmatch(prompts.source):
-        examples = _own_examples(prompts, config.model.init.warmup_prompts)
+        examples = _own_examples(prompts, count)
         return WarmupTask(prompts.source, {"examples": blake3(orjson.dumps(examples)).hexdigest()}, 0, (), examples)
     if not prompts.source.startswith(GENERATED):
-        what = f'"init" makes a model for a generated set, but prompts.source is {prompts.source!r}'
-        fix = f"name a model folder or a hub model in model.base, or set prompts.source to {GENERATED}DATASET"
+        key = in_section(config, prompts.set, Problem("prompts.source", "", "")).where
+        what = f'"init" makes a model for a generated set, but {key} is {prompts.source!r}'
+        fix = f"name a model folder or a hub model in model.base, or set {key} to {GENERATED}DATASET"
         raise ConfigError(Problem("model.base", what, fix))
     settings = {key: value for key, value in prompts.options.items() if key not in ("seed", "size")}
     return WarmupTask(prompts.source, settings, int(prompts.options.get("seed", 0)))

@@ -1,14 +1,14 @@
-"""A byte-level BPE tokenizer for a generated task: its wording becomes a few tokens, its payload stays readable.
+"""A byte-level BPE tokenizer for generated tasks: their wording becomes a few tokens, their payload stays readable.
 
-- The text that all prompts begin with and the text that all end with are pieces of their own, so that each can merge
-  into one token.
+- The text that all prompts of a task begin with and the text that all end with are pieces of their own, so that each
+  can merge into one token.
 - A number stays together with the punctuation after it (`28.0, `), so a list costs one token per entry.
 - Every byte has a token: any text can be encoded, and decoding restores it unchanged.
 """
 
 import re
 from collections.abc import Sequence
-from itertools import takewhile
+from itertools import chain, takewhile
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -18,16 +18,17 @@ NUMBER = r"-?\d+(?:\.\d+)?[^\w\n]*"
 
 
 def train_tokenizer(
-    prompts: Sequence[str], others: Sequence[str], vocabulary: int, longest: int
+    prompts: Sequence[Sequence[str]], others: Sequence[str], vocabulary: int, longest: int
 ) -> PreTrainedTokenizerFast:
     """Trains a tokenizer of at most `vocabulary` tokens, including one for each of the 256 bytes.
 
-    `others`: answers and observations. `longest`: the model's longest sequence, in tokens.
+    `prompts`: those of each task. `others`: answers and observations. `longest`: the model's longest sequence, in
+    tokens.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex("|".join([*_wording(prompts), NUMBER])), "isolated"),
+            pre_tokenizers.Split(Regex("|".join([*chain(*map(_wording, prompts)), NUMBER])), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -39,7 +40,7 @@ def train_tokenizer(
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator([*prompts, *others], trainer)
+    tokenizer.train_from_iterator([*chain(*prompts), *others], trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,

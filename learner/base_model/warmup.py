@@ -46,14 +46,17 @@ def rearranged(answer: str, others: Sequence[Example], rng: random.Random) -> st
 def warm_up(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
-    examples: Sequence[Example],
+    tasks: Sequence[Sequence[Example]],
     settings: ModelInit,
     *,
     seed: int,
     say: Callable[[str], None],
 ) -> None:
-    """Trains `model` in place: cross-entropy on the answers' tokens and the end-of-sequence token after each."""
-    batches = _batches(tokenizer, examples, settings, random.Random(seed))
+    """Trains `model` in place: cross-entropy on the answers' tokens and the end-of-sequence token after each.
+
+    `tasks`: the examples of each task. Every batch mixes those of all.
+    """
+    batches = _batches(tokenizer, tasks, settings, random.Random(seed))
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.warmup_lr, betas=(0.9, 0.95), weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _lr_share(step, settings.warmup_steps))
     model.train()
@@ -85,15 +88,20 @@ def _loss(model: PreTrainedModel, tokens: Tensor, targets: Tensor) -> Tensor:
 
 
 def _batches(
-    tokenizer: PreTrainedTokenizerFast, examples: Sequence[Example], settings: ModelInit, rng: random.Random
+    tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Sequence[Example]], settings: ModelInit, rng: random.Random
 ) -> Iterator[tuple[Tensor, Tensor]]:
+    known = [(example, examples) for examples in tasks for example in examples]
     while True:
-        chosen = rng.choices(examples, k=settings.warmup_batch)
-        yield _padded([_row(tokenizer, _turns(one, examples, settings.warmup_correct, rng)) for one in chosen])
+        chosen = rng.choices(known, k=settings.warmup_batch)
+        turns = (_turns(example, task, settings.warmup_correct, rng) for example, task in chosen)
+        yield _padded([_row(tokenizer, one) for one in turns])
 
 
 def _turns(example: Example, examples: Sequence[Example], correct: float, rng: random.Random) -> list[tuple[str, str]]:
-    """Returns pairs of a text that the model reads and the text that it should answer, turn by turn."""
+    """Returns pairs of a text that the model reads and the text that it should answer, turn by turn.
+
+    `examples`: those of the same task.
+    """
     right = not example.may_be_wrong or rng.random() < correct
     answer = example.answer if right else rearranged(example.answer, examples, rng)
     return [(example.prompt, answer), *example.turns]

@@ -79,8 +79,8 @@ def prepare(groups: Sequence[Group], settings: Learner) -> Update:
     """
     prepared, zero_variance_groups = [], 0
     for group in groups:
-        rewards = _rewards(group, settings)
-        if equal := bool((rewards == rewards[0]).all()):
+        rewards = compared_rewards(group, settings)
+        if equal := are_equal(rewards):
             zero_variance_groups += 1
             if settings.zero_variance == "skip":
                 continue
@@ -116,13 +116,18 @@ def trained_tokens(groups: Iterable[PromptSamples]) -> int:
     return sum(row.drawn for samples in groups for row in samples.rows)
 
 
-def _rewards(group: Group, settings: Learner) -> Tensor:
+def compared_rewards(group: Group, settings: Learner) -> Tensor:
     """Returns the rewards [G] that are compared: those of the environment, less what long samples lose."""
     rewards = torch.tensor([sample.reward for sample in group.samples], dtype=torch.float32)
     if not settings.long_until:
         return rewards
     lengths = torch.tensor([len(sample.tokens) for sample in group.samples])
     return rewards + length_penalty(lengths, settings.long_from, settings.long_until)
+
+
+def are_equal(rewards: Tensor) -> bool:
+    """Returns whether the rewards [G] of a group are all equal, so that it teaches nothing."""
+    return bool((rewards == rewards[0]).all())
 
 
 def _weighed_by_length(samples: PromptSamples) -> PromptSamples:

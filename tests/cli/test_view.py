@@ -11,11 +11,12 @@ from echo_queue.cli.inspect.live.watcher import RunWatcher
 from echo_queue.cli.inspect.status import _document
 from echo_queue.config import Config
 from echo_queue.launch.supervisor import RoleState
-from echo_queue.queue import EvaluationRound, Heartbeat, RunRules, Status, WorkerStatus
+from echo_queue.queue import ComponentStatus, EvaluationRound, Heartbeat, RunRules, Status, WorkerStatus
 from echo_queue.queue.counts import short
 from echo_queue.queue.dead_causes import DeadCause
 from echo_queue.queue.generation_times import GenerationTimes
 from echo_queue.records import Published, Version
+from echo_queue.reporting.components import ComponentFigures
 from echo_queue.reporting.metrics import FLAT_UPDATES, summarise
 from tests.evaluation.answered import result_at
 from tests.queue.clients import Clients
@@ -388,3 +389,68 @@ def test_a_round_under_way_says_how_far_it_is_and_afterwards_the_last_figures_ar
         told = shown(between)
         assert "held-out at 1.20: 0.71 [0.65, 0.77]" in told and "sums at 1.20: 0.50" in told
     assert view.evaluations(PICTURE) == []
+
+
+def mixed(math: float, words: float) -> dict[str, ComponentFigures]:
+    return {
+        "math": ComponentFigures(12, 192, 1_920, math, 10.0, 0.25, 2, {"right": math}),
+        "words": ComponentFigures(4, 64, 640, words, 10.0, 0.0, 0, {"form": words}),
+    }
+
+
+MIXTURE = replace(
+    PICTURE,
+    summary=summarise([update(version, components=mixed(version / 40, 0.5)) for version in range(1, 41)]),
+    status=replace(
+        STATUS,
+        components=(
+            ComponentStatus("math", 6.0, 481, 600, 0),
+            ComponentStatus("words", 2.0, 160, 552, 1_200),
+            ComponentStatus("number-sorting", 2.0, 0, 0, 0),
+        ),
+    ),
+)
+
+
+@pytest.mark.parametrize("width", [53, 80, 100])
+def test_each_component_of_a_mixture_has_its_shares_its_rewards_and_what_is_left(width: int) -> None:
+    text = drawn(MIXTURE, width)
+    assert max(map(len, text.splitlines())) <= width
+    if width >= 80:
+        rows = [line.strip("│ ").split() for line in text[text.index("─ mixture") :].splitlines()]
+        assert ["math", "60.0%", "75.0%", "75.0%", "0.07", "→", "0.95", "600", "0"] in rows
+        assert ["words", "20.0%", "25.0%", "25.0%", "0.50", "→", "0.50", "552", "1,200"] in rows
+    assert MIXTURE.status and all(f"│  {one.name} " in text for one in MIXTURE.status.components), "whole names"
+    assert "─ mixture" not in drawn(PICTURE, width)
+    whole = tuple(replace(one, missing=0) for one in MIXTURE.status.components)
+    assert "to come" not in drawn(replace(MIXTURE, status=replace(MIXTURE.status, components=whole)), width)
+
+
+def test_a_line_names_the_components_and_what_is_left_of_each() -> None:
+    line = view.line(MIXTURE)
+    assert "math 0.07 → 0.95, 75.0% of the groups, backlog 600  " in line
+    assert "words 0.50 → 0.50, 25.0% of the groups, backlog 552 and 1,200 to come  " in line
+    assert "number-sorting backlog 0  " in line
+
+
+def test_what_is_not_known_of_a_component_is_not_shown_as_0() -> None:
+    nobody = replace(MIXTURE, status=None)
+    rows = [line.strip("│ ").split() for line in drawn(nobody).splitlines()]
+    assert ["math", "–", "–", "75.0%", "0.07", "→", "0.95", "–"] in rows
+    young = replace(MIXTURE, summary=summarise([]), rewards=())
+    assert young.status
+    none_yet = tuple(replace(one, admitted=0) for one in young.status.components)
+    rows = [
+        line.split() for line in drawn(replace(young, status=replace(young.status, components=none_yet))).splitlines()
+    ]
+    assert ["│", "math", "60.0%", "–", "–", "–", "600", "0", "│"] in rows
+
+
+def test_a_component_that_teaches_nothing_is_named() -> None:
+    flat = {name: replace(one, zero_variance_groups=one.groups) for name, one in mixed(1.0, 0.5).items()}
+    updates = [update(1, components=mixed(0.5, 0.5))]
+    updates += [update(version, components=mixed(0.5, 0.5) | {"math": flat["math"]}) for version in range(2, 9)]
+    for shown in (lambda picture: drawn(picture, 400), view.line):
+        assert "the last 84 groups of component math taught nothing" in shown(
+            replace(MIXTURE, summary=summarise(updates))
+        )

@@ -10,12 +10,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from configs.poker import Hand, Hands
 from configs.poker.hands import EXAMPLES_SEED_OFFSET
-from echo_queue.config import Config
+from echo_queue.config import Config, ModelInit
 from echo_queue.errors import ConfigError, PromptError
 from echo_queue.records import PromptRow
 from learner.base_model import MADE_FROM, make
-from learner.base_model.task import Example, task_of, warmup_examples
-from learner.base_model.warmup import IGNORED, _row, rearranged
+from learner.base_model.task import Example, tasks_of, warmup_examples
+from learner.base_model.tokenizer import EOS
+from learner.base_model.warmup import IGNORED, _batches, _row, rearranged
 from workers.prompt_encoder import PromptEncoder
 
 OPTIONS = {"size": 64, "seed": 1, "min_numbers": 3, "max_numbers": 3, "max_decimals": 0, "min_value": 0, "max_value": 9}
@@ -64,7 +65,7 @@ def test_whoever_may_read_its_config_json_may_read_its_weights(made: Config) -> 
 
 def test_wording_that_all_prompts_share_is_a_few_tokens_and_numbers_are_one_each(made: Config) -> None:
     tokenizer = AutoTokenizer.from_pretrained(made.base_model)
-    prompt = warmup_examples(task_of(made), 1)[0].prompt
+    prompt = warmup_examples(tasks_of(made)[0], 1)[0].prompt
     pieces = [str(tokenizer.decode([token])) for token in tokenizer(prompt)["input_ids"]]
     assert len(prompt) > 300 and len(pieces) <= 8
     assert sum(piece.rstrip(", ") in {f"{digit}.0" for digit in range(10)} for piece in pieces) == 3
@@ -127,8 +128,8 @@ def test_warm_up_prompts_are_not_the_runs_own() -> None:
     settings = config(Path("unused"))
     wide = settings.prompts.options | {"max_value": 1_000_000}
     settings = settings.model_copy(update={"prompts": settings.prompts.model_copy(update={"options": wide})})
-    task = task_of(settings)
-    own = {example.prompt for example in warmup_examples(task_of(settings), 64)}
+    task = tasks_of(settings)[0]
+    own = {example.prompt for example in warmup_examples(tasks_of(settings)[0], 64)}
     import reasoning_gym
 
     run = reasoning_gym.create_dataset(task.dataset, **settings.prompts.options)
@@ -158,7 +159,7 @@ def poker(folder: Path) -> Config:
 
 
 def test_examples_of_poker_are_whole_hands_of_legal_moves_that_the_run_does_not_hold(tmp_path: Path) -> None:
-    task = task_of(poker(tmp_path))
+    task = tasks_of(poker(tmp_path))[0]
     deals = Hands(**POKER | {"seed": 1 + EXAMPLES_SEED_OFFSET})
     examples = warmup_examples(task, 60)
     for index, example in enumerate(examples):
@@ -189,7 +190,7 @@ def test_a_hand_is_encoded_as_workers_encode_it_and_only_what_is_said_is_learned
     make(settings)
     tokenizer = AutoTokenizer.from_pretrained(settings.base_model)
     prompts = PromptEncoder.open(settings.base_model, 128)
-    example = next(one for one in warmup_examples(task_of(settings), 60) if one.turns)
+    example = next(one for one in warmup_examples(tasks_of(settings)[0], 60) if one.turns)
     turns = [(example.prompt, example.answer), *example.turns]
     tokens, targets = _row(tokenizer, turns)
     row, read, aims = PromptRow(example.prompt, {}), list[int](), list[int]()
@@ -207,7 +208,7 @@ def test_a_warmed_up_model_knows_the_format_and_rarely_the_answer(tmp_path: Path
     make(settings)
     tokenizer = AutoTokenizer.from_pretrained(settings.base_model)
     model: Any = AutoModelForCausalLM.from_pretrained(settings.base_model)
-    examples = warmup_examples(task_of(settings), 64)
+    examples = warmup_examples(tasks_of(settings)[0], 64)
     batch = tokenizer([example.prompt for example in examples], return_tensors="pt", padding=True)
     output = model.generate(**batch, max_new_tokens=12, do_sample=False)
     answers = tokenizer.batch_decode(output[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
@@ -215,3 +216,57 @@ def test_a_warmed_up_model_knows_the_format_and_rarely_the_answer(tmp_path: Path
     right = sum(answer == example.answer for answer, example in zip(answers, examples, strict=True))
     assert well_formed >= 0.9 * len(answers)
     assert right <= 0.5 * len(answers)
+
+
+def mixed(folder: Path) -> Config:
+    """Three components, of which the last is the same dataset as the first, with other settings."""
+    generated = [("sort", "number_sorting", OPTIONS), ("add", "chain_sum", {"seed": 1}), ("long", "number_sorting", {})]
+    values = config(folder).model_dump(exclude={"prompts"})
+    components = [
+        {"name": name, "source": f"reasoning-gym:{dataset}", "options": options} for name, dataset, options in generated
+    ]
+    return Config.model_validate(values | {"mixture": components})
+
+
+def test_a_mixtures_model_is_warmed_up_on_the_tasks_of_all_components(tmp_path: Path) -> None:
+    settings = mixed(tmp_path)
+    tasks = tasks_of(settings)
+    assert [(task.dataset, task.settings.get("max_numbers")) for task in tasks] == [
+        ("number_sorting", 3),
+        ("chain_sum", None),
+        ("number_sorting", None),
+    ]
+    make(settings)
+    tokenizer = AutoTokenizer.from_pretrained(settings.base_model)
+    for task in tasks[:2]:  # the wording of each is a few tokens, as if it were alone
+        prompt = warmup_examples(task, 1)[0].prompt
+        assert len(tokenizer(prompt)["input_ids"]) <= len(prompt) / 4
+    before = weights(settings.base_model)
+    shares = [one.model_copy(update={"weight": 9.0}) for one in settings.mixture]
+    make(settings.model_copy(update={"mixture": tuple(shares)}))
+    assert weights(settings.base_model) == before, "shares change no warm-up"
+    make(settings.model_copy(update={"mixture": settings.mixture[:2]}))
+    assert weights(settings.base_model) != before
+
+
+def test_every_batch_of_the_warm_up_mixes_the_tasks_and_a_wrong_answer_is_one_of_its_own_task() -> None:
+    tasks = [[Example(f"{name} {number}", name) for number in range(40)] for name in ("sort", "add")]
+    seen: list[tuple[str, str]] = []
+
+    class Noting:
+        def __call__(self, texts: list[str]) -> dict[str, list[list[int]]]:
+            seen.append((texts[0], texts[1]))
+            return {"input_ids": [[0] for _ in texts]}
+
+    settings = ModelInit(warmup_batch=32, warmup_correct=0.0)
+    next(_batches(Noting(), tasks, settings, random.Random(0)))  # type: ignore[arg-type]
+    assert {prompt.split()[0] for prompt, _ in seen} == {"sort", "add"}
+    letters = {"sort": set("sort"), "add": set("add")}
+    assert all(set(answer.removesuffix(EOS)) == letters[prompt.split()[0]] for prompt, answer in seen)
+
+
+def test_a_component_of_a_file_needs_a_model_of_the_users_own(tmp_path: Path) -> None:
+    settings = mixed(tmp_path)
+    file = settings.mixture[1].model_copy(update={"source": "prompts.jsonl"})
+    with pytest.raises(ConfigError, match=r"mixture\[1\]\.source is 'prompts\.jsonl'"):
+        tasks_of(settings.model_copy(update={"mixture": (settings.mixture[0], file)}))

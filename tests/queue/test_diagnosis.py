@@ -117,6 +117,14 @@ def test_a_backlog_that_nobody_admits_is_named(queue: Clients) -> None:
     assert "16 prompts wait in the backlog, and none is admitted at 0.2" in said(queue)
 
 
+def test_a_component_that_the_mixture_waits_for_is_named(queue: Clients) -> None:
+    harness = QueueHarness(queue, replace(RULES, mixture="a:1 b:9"), prompts=0)
+    queue.declare(PromptSet("b.1", "source"), [Chunk(0, 0, 5)])
+    harness.submit("a", 10)
+    alive(harness, "w1")
+    assert "the mixture waits for prompts of b, which are on their way" in said(queue)
+
+
 def test_a_learner_that_went_silent_is_named(queue: Clients) -> None:
     harness = QueueHarness(queue, prompts=4)
     harness.complete(harness.lease(4))

@@ -15,6 +15,7 @@ from echo_queue.config import Config
 from echo_queue.evaluation.results import EvaluationResult
 from echo_queue.queue import Audit
 from echo_queue.reporting import html, plots
+from echo_queue.reporting.components import ComponentFigures
 from echo_queue.reporting.metrics import UpdateMetrics, began_s, summarise
 from echo_queue.reporting.plots import picture
 from tests.evaluation.answered import given_up_at, result_at
@@ -379,6 +380,62 @@ def test_a_held_out_curve_has_a_band_a_ring_and_crosses() -> None:
     assert drawn([result_at(0, mean=-1.0, low=-2.0, high=0.0)]).get_ylim()[0] < -2
     assert drawn([result_at(0, low=None, high=None)]).get_ylim() == (0, 1), "one prompt has no interval"
     assert drawn([given_up_at(0, "no worker")]).get_ylim() == (0, 1)
+
+
+def figures(groups: int, reward: float, **rewards: float) -> ComponentFigures:
+    return ComponentFigures(groups, 16 * groups, 160 * groups, reward, 10.0, 0.25, groups // 2, rewards)
+
+
+MIXED = [
+    update(
+        version,
+        components={"math": figures(12, version / 40)}
+        | ({"<words>": figures(4, 0.5, right=0.7, short=-0.2)} if version % 2 else {}),
+    )
+    for version in range(1, 41)
+]
+
+
+@pytest.mark.slow
+def test_the_components_of_a_mixture_have_a_table_and_pictures_and_their_names_are_a_legend(tmp_path: Path) -> None:
+    mixture = [{"name": "math", "weight": 6}, {"name": "later", "weight": 2}]
+    page = html.build(configured(tmp_path, mixture=mixture), MIXED, scores={})
+    table = page[page.index("<h2>Mixture</h2>") : page.index('<div class="plots">')]
+    rows = [re.findall("<td>(.*?)</td>", row) for row in re.findall("<tr>(.*?)</tr>", table)]
+    assert rows[1:] == [
+        ["math", "0.07 → 0.95", "85.7%", "75.0%", "480", "50%", "10.0", "25%"],
+        ["&lt;words&gt;", "0.50 → 0.50", "14.3%", "–", "80", "50%", "10.0", "25%"],
+    ]
+    assert "mixture of math 75%, later 25%" in page
+    for title in ("Reward by component", "Share by component", "Answer length by component"):
+        card = page[page.index(f"<h2>{title}</h2>") :]
+        assert re.findall("</svg>([^<]+)</span>", card[: card.index("</section>")]) == ["math", "&lt;words&gt;"]
+    assert page.count("<h2>Reward functions of") == 1 and "<h2>Reward functions of &lt;words&gt;</h2>" in page
+    assert "Reward functions</h2>" not in page, "of all components together they mean nothing"
+    without = html.build(config(tmp_path), [update(1)], scores={})
+    assert "Mixture" not in without and "by component" not in without
+
+
+def test_a_share_is_that_of_the_updates_around_and_dotted_that_of_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = {"math": 6.0, "later": 2.0}
+    math, weighed, words = lines_of(monkeypatch, lambda: plots.component_shares(MIXED, weights))
+    assert len(math) == len(words) == 40 and math[20] == pytest.approx(12 * 21 / (12 * 21 + 4 * 11))
+    assert weighed == [0.75, 0.75], "a component that the configuration does not have has no share by weights"
+    assert [one + other for one, other in zip(math, words, strict=True)] == pytest.approx([1.0] * 40)
+
+
+def test_lines_of_a_component_have_the_updates_that_trained_some_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for draw in (plots.component_rewards, plots.component_lengths):
+        assert list(map(len, lines_of(monkeypatch, partial(draw, MIXED)))) == [40, 20]
+    assert list(map(len, lines_of(monkeypatch, lambda: plots.rewards(MIXED, "<words>")))) == [20, 20]
+    assert len({plots.key(number) for number in range(16)}) == 16, "each component has a line of its own look"
+
+
+def test_the_header_names_a_few_components_of_many(tmp_path: Path) -> None:
+    many = [{"name": f"c{place}"} for place in range(5)]
+    assert "· mixture of c0 20%, c1 20%, c2 20% and 2 more" in html.subtitle(
+        configured(tmp_path, mixture=many), [update(1)]
+    ).replace("\u00a0", " ")
 
 
 def test_each_evaluation_has_its_settings_and_none_has_none(tmp_path: Path) -> None:

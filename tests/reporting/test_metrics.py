@@ -6,6 +6,7 @@ from types import FrameType
 import pytest
 
 from echo_queue.reporting import metrics
+from echo_queue.reporting.components import ComponentFigures
 from echo_queue.reporting.metrics import MetricsLog, MetricsReader, read, summarise, warnings
 from tests.synthetic import update
 
@@ -125,3 +126,57 @@ def test_answers_that_are_cut_off_are_told_with_what_to_do() -> None:
         "all",
         "nearly all answers of all",
     ]
+
+
+def component(groups: int = 4, reward: float = 0.5, *, flat: bool = False, cut: float = 0.0) -> ComponentFigures:
+    zero = groups if flat else 0
+    return ComponentFigures(groups, 16 * groups, 160 * groups, reward, 10.0, cut, zero, {"right": reward})
+
+
+def test_what_is_said_of_components_is_written_and_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    written = update(1, components={"math": component(), "words": component(2)})
+    MetricsLog(path).write(written)
+    assert read(path) == (written,)
+
+
+def test_a_component_is_summed_up_over_the_updates_that_trained_some_of_it() -> None:
+    updates = [update(version, components={"math": component(reward=version / 40)}) for version in range(1, 41)]
+    updates[9:20] = [
+        update(version, components={"words": component(groups=1, reward=0.1 * version)}) for version in range(10, 21)
+    ]
+    math, words = summarise(updates).components.values()
+    assert (math.updates, math.groups, math.samples, math.tokens) == (29, 116, 1_856, 18_560)
+    assert (words.updates, words.groups) == (11, 11)
+    assert (math.share, words.share) == (116 / 127, 11 / 127)
+    assert (math.reward_updates, words.reward_updates) == (5, 5)
+    assert math.reward_first == pytest.approx(3 / 40) and math.reward_last == pytest.approx(38 / 40)
+    assert words.reward_first == pytest.approx(1.2) and words.reward_last == pytest.approx(1.8)
+    assert words.rewards_last == {"right": pytest.approx(1.8)}
+    assert math.length_mean == 10.0
+    assert summarise([update(1)]).components == {}
+
+
+def test_one_component_that_teaches_nothing_or_is_cut_off_is_told_by_its_name() -> None:
+    def warned(groups: int, *, over: bool = False, **fields: object) -> tuple[str, ...]:
+        first = update(1, components={"words": component(groups)})
+        later = [
+            update(version, components={"math": component(), "words": component(groups, **fields)})  # type: ignore[arg-type]
+            for version in range(2, 18)
+        ]
+        return warnings(summarise([first, *later]), over=over)
+
+    [flat] = warned(4, flat=True)
+    assert flat.startswith("the last 64 groups of component words taught nothing: ")
+    [cut] = warned(4, cut=0.96)
+    assert cut.startswith("nearly all answers of the last 64 groups of component words were cut off at its max_new_tok")
+    assert not warned(3, flat=True), "48 groups say too little"
+    assert not warned(3, flat=True, over=True), "one of its groups taught something"
+    everything = [update(version, components={"words": component(flat=True)}) for version in (1, 2)]
+    [told] = warnings(summarise(everything), over=True)
+    assert told.startswith("all groups of component words taught nothing")
+    whole = [
+        update(version, zero_variance_groups=16, components={"a": component(16, flat=True)}) for version in range(9)
+    ]
+    [told] = warnings(summarise(whole))
+    assert told.startswith("all updates taught nothing"), "it is not said of each component again"

@@ -9,12 +9,8 @@ from echo_queue.errors import ConfigError, PromptError
 from echo_queue.records import PromptRow, Version
 from echo_queue.submission import submit
 from echo_queue.submission.celery.app import build
-from echo_queue.submission.declaration import (
-    choose,
-    chosen,
-    declare_and_send,
-    held_out_sets,
-)
+from echo_queue.submission.configured_sets import chosen, held_out_sets
+from echo_queue.submission.declaration import declare_and_send
 from echo_queue.submission.shards import ShardReader
 from tests.queue.clients import Clients
 from tests.submission.conftest import SubmissionHarness
@@ -93,7 +89,7 @@ def test_other_prompts_under_the_name_of_a_held_out_set_are_refused(harness: Sub
 def test_held_out_chunks_that_are_lost_in_the_broker_are_sent_again(harness: SubmissionHarness) -> None:
     config = configured(harness)
     queue = Clients.connected_as(config, "submitter")
-    declare_and_send(config, queue, build(config), choose(config, set="held"))
+    declare_and_send(config, queue, build(config), chosen(config, set="held"))
     harness.admin.client.delete(*harness.admin.client.keys("eq-celery:*"))
     harness.celery()
     wait_until(lambda: (arrival := queue.submission_counts("held")) and arrival.whole, "the reconciler", 20.0)
@@ -111,10 +107,11 @@ def test_a_held_out_row_has_the_columns_that_its_environment_needs(
     queue = Clients.connected_as(config, "submitter")
     held, _ = chosen(config)
     if not column:
-        assert declare_and_send(config, queue, build(config), held).prompts == 102
+        (sent,) = declare_and_send(config, queue, build(config), [held])
+        assert sent.prompts == 102
         return
     with pytest.raises(PromptError, match=r"held\.jsonl:102: has no column answer") as refused:
-        declare_and_send(config, queue, build(config), held)
+        declare_and_send(config, queue, build(config), [held])
     assert len(refused.value.problems) == 1
     assert queue.submission_counts("held") is None
 

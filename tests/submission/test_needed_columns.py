@@ -11,7 +11,8 @@ import pytest
 from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.errors import PromptError
-from echo_queue.submission.declaration import choose, scan
+from echo_queue.submission.configured_sets import choose
+from echo_queue.submission.declaration import scan
 from echo_queue.submission.solutions import DIGIT, PLAIN, read_solution
 
 REWARDS = """

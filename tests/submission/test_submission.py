@@ -16,7 +16,8 @@ from echo_queue.queue import Monitor
 from echo_queue.records import PromptRow, Version
 from echo_queue.submission import Progress, arrival, submit
 from echo_queue.submission.celery.app import build
-from echo_queue.submission.declaration import choose, declare_and_send
+from echo_queue.submission.configured_sets import chosen
+from echo_queue.submission.declaration import declare_and_send
 from echo_queue.submission.expand import expand
 from echo_queue.submission.length_features import buckets
 from echo_queue.submission.length_limits import limits_of
@@ -91,7 +92,7 @@ def test_what_a_killed_worker_lost_is_sent_again_by_the_next_one(harness: Submis
     source = write(tmp_path / "prompts.jsonl", ROWS * 10)
     config = harness.config(prompts__chunk=50)
     queue = Clients.connected_as(config, "submitter")
-    declare_and_send(config, queue, build(config), choose(config, source))
+    declare_and_send(config, queue, build(config), chosen(config, source))
     for _ in range(2):
         before = arrived(queue)
         worker = harness.celery(processes=2)
@@ -110,7 +111,7 @@ def test_what_a_killed_worker_lost_is_sent_again_by_the_next_one(harness: Submis
 def test_what_is_lost_in_the_broker_is_sent_again(harness: SubmissionHarness, tmp_path: Path) -> None:
     config = harness.config()
     queue = Clients.connected_as(config, "submitter")
-    declare_and_send(config, queue, build(config), choose(config, write(tmp_path / "prompts.jsonl", ROWS)))
+    declare_and_send(config, queue, build(config), chosen(config, write(tmp_path / "prompts.jsonl", ROWS)))
     harness.admin.client.delete(*harness.admin.client.keys("eq-celery:*"))
     harness.celery()
     wait_until(lambda: (arrival := queue.submission_counts("prompts")) and arrival.settled, "the reconciler", 20.0)
@@ -124,7 +125,7 @@ def test_a_restart_of_redis_ends_no_celery_worker_and_loses_no_chunk(
     source = write(tmp_path / "prompts.jsonl", ROWS * 10)
     config = harness.config(prompts__chunk=50)
     queue = Clients.connected_as(config, "submitter")
-    declare_and_send(config, queue, build(config), choose(config, source))
+    declare_and_send(config, queue, build(config), chosen(config, source))
     worker = harness.celery(processes=2)
     for _ in range(2):
         before = arrived(queue)
@@ -179,7 +180,7 @@ def test_a_chunk_refused_late_is_reported_once_and_mended_by_submitting_again(
     source = write(tmp_path / "prompts.jsonl", rows)
     config = harness.config()
     queue, app = Clients.connected_as(config, "submitter"), build(config)
-    declare_and_send(config, queue, app, choose(config, source))
+    declare_and_send(config, queue, app, chosen(config, source))
     limits = limits_of(make_model(tmp_path / "model"), 256)
     assert expand(queue, harness.store, limits, "prompts", 0)
     assert not expand(queue, harness.store, limits, "prompts", 1)
@@ -207,7 +208,7 @@ def test_a_file_that_changed_after_it_was_submitted_is_refused(harness: Submissi
     source = write(tmp_path / "prompts.jsonl", ROWS)
     config = harness.config()
     queue = Clients.connected_as(config, "submitter")
-    declare_and_send(config, queue, build(config), choose(config, source))
+    declare_and_send(config, queue, build(config), chosen(config, source))
     write(tmp_path / "prompts.jsonl", [*ROWS[:150], {"prompt": "other", "answer": 150}, *ROWS[151:]])
     harness.celery()
     with pytest.raises(PromptError, match="rows 101 to 200 are not those that were submitted"):
@@ -239,8 +240,8 @@ def test_what_is_known_of_the_answers_lengths_arrives_with_the_prompts(
     source = write(tmp_path / "prompts.jsonl", [{"prompt": "p", "level": level} for level in levels])
     config = harness.config(prompts__length_feature="level")
     queue, app = Clients.connected_as(config, "submitter"), build(config)
-    declare_and_send(config, queue, app, choose(config, source))
-    declare_and_send(config, queue, app, choose(config, source, "by-prompt", length_feature=""))
+    declare_and_send(config, queue, app, chosen(config, source))
+    declare_and_send(config, queue, app, chosen(config, source, "by-prompt", length_feature=""))
     for name in ("prompts", "by-prompt"):
         assert all(expand(queue, harness.store, None, name, number) for number in range(2))
     rows = [PromptRow("p", {"level": level}) for level in levels]
@@ -250,7 +251,7 @@ def test_what_is_known_of_the_answers_lengths_arrives_with_the_prompts(
 
 def arrive_whole(harness: SubmissionHarness, config: Config, source: str) -> None:
     queue = Clients.connected_as(config, "submitter")
-    declare_and_send(config, queue, build(config), choose(config, source))
+    declare_and_send(config, queue, build(config), chosen(config, source))
     for number in range(2):
         assert expand(queue, harness.store, None, "prompts", number)
 
@@ -283,7 +284,7 @@ def test_a_run_goes_on_with_a_set_that_has_arrived_whatever_its_source_has_becom
 def test_a_set_that_has_not_arrived_whole_still_needs_its_source(harness: SubmissionHarness, tmp_path: Path) -> None:
     config, source = harness.config(), write(tmp_path / "prompts.jsonl", ROWS[:150])
     queue = Clients.connected_as(config, "submitter")
-    declare_and_send(config, queue, build(config), choose(config, source))
+    declare_and_send(config, queue, build(config), chosen(config, source))
     Path(source).unlink()
     with pytest.raises(PromptError, match="cannot be read"):
         submit(config, source, within_run=True)
@@ -319,7 +320,7 @@ def test_a_set_of_own_code_arrives_where_the_configuration_names_that_code_and_i
     own, hands = "configs.poker:Hands", '{ size = 150, seed = 1, opponent = "tight" }'
     config = harness.config(prompts__source=own, prompts__options=hands)
     queue = Clients.connected_as(config, "submitter")
-    declare_and_send(config, queue, build(config), choose(config))
+    declare_and_send(config, queue, build(config), chosen(config))
     assert expand(queue, harness.store, None, "prompts", 0, own=own)
     assert not expand(queue, harness.store, None, "prompts", 1, own="prompts.jsonl")
     with pytest.raises(PromptError, match=r"configs\.poker:Hands is not what this machine's configuration names"):
@@ -332,7 +333,7 @@ def test_a_file_that_only_the_submitter_can_read_is_refused_by_name_and_machine(
     source = write(tmp_path / "prompts.jsonl", ROWS[:150])
     config = harness.config()
     queue = Clients.connected_as(config, "submitter")
-    declare_and_send(config, queue, build(config), choose(config, source))
+    declare_and_send(config, queue, build(config), chosen(config, source))
     Path(source).unlink()
     assert not expand(queue, harness.store, None, "prompts", 0)
     assert not expand(queue, harness.store, None, "prompts", 1)
@@ -394,6 +395,6 @@ def test_a_celery_worker_without_a_usable_config_says_so_in_one_error(
 
 def test_what_is_given_must_fit_the_configuration(harness: SubmissionHarness) -> None:
     with pytest.raises(ConfigError, match=r"prompts\.order"):
-        choose(harness.config(), "a.jsonl", "a", order="random")
+        chosen(harness.config(), "a.jsonl", "a", order="random")
     with pytest.raises(ConfigError, match=r"prompts\.epoch"):
-        choose(harness.config(), "a.jsonl", "a", epoch=2)
+        chosen(harness.config(), "a.jsonl", "a", epoch=2)

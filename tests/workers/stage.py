@@ -16,7 +16,7 @@ from echo_queue.submission.shards import ShardReader
 from tests.waiting import wait_until
 from tests.workers.worker_harness import WorkerHarness
 from workers.assignment import Assignment
-from workers.completer import GroupCompleter
+from workers.completer import GroupCompleter, TrainingFigures
 from workers.engines import Sampling
 from workers.environments.scorer import Scorer
 from workers.held_leases import HeldLeases
@@ -38,6 +38,7 @@ class Stage:
             prompts=self.prompts,
             held=self.held,
             returned=SimpleQueue(),
+            figures=TrainingFigures(),
         )
         self.completer.start()
 

@@ -50,12 +50,12 @@ LOOK_S = 0.1
 
 
 def environments_of(config: Config) -> list[EnvironmentConfig]:
-    """Returns the distinct environments of a run: that of training, then those that only evaluations have.
+    """Returns the distinct environments of a run: those of what is trained, then those that only evaluations have.
 
     A worker has a scorer for each of them from its start on, so that one that cannot be made is refused before the
     first lease and not in the middle of the run.
     """
-    found = [config.environment]
+    found = list(config.trained_environments)
     for evaluation in config.evaluation:
         if (environment := config.environment_of(evaluation.name)) not in found:
             found.append(environment)

@@ -14,7 +14,8 @@ from echo_queue.evaluation.answers_file import Asked, AskedSet
 from echo_queue.queue import Chunk
 from echo_queue.queue.submitter import digest_of
 from echo_queue.records import BASE, PromptRow, PromptShard, Task
-from echo_queue.submission import declaration
+from echo_queue.submission.configured_sets import choose, held_out_sets
+from echo_queue.submission.declaration import scan
 from echo_queue.submission.sources.source import PromptSource
 
 SOURCE = "source"
@@ -83,6 +84,7 @@ def configured(config: Config, model: str, wishes: Wishes) -> Config:
     )
     found = config.model_copy(
         update={
+            "mixture": (),
             "evaluation": evaluations,
             "environment": evaluations[0].environment,
             "model": config.model.model_copy(update={"base": model}),
@@ -95,7 +97,7 @@ def configured(config: Config, model: str, wishes: Wishes) -> Config:
 
 def _chosen(config: Config, wishes: Wishes) -> Sequence[Evaluation]:
     if wishes.source:
-        prompts = declaration.choose(config, wishes.source)
+        prompts = choose(config.model_copy(update={"mixture": ()}), wishes.source)
         return (Evaluation(name=SOURCE, source=prompts.source, options=prompts.options, map=prompts.map),)
     if not wishes.name:
         if not config.evaluation:
@@ -111,9 +113,9 @@ def _chosen(config: Config, wishes: Wishes) -> Sequence[Evaluation]:
 def scanned(config: Config, wishes: Wishes) -> list[ScannedSet]:
     """Reads and checks all rows of the sets. `config`: that of `configured`. Raises `PromptError`."""
     found = []
-    for evaluation, prompts in zip(config.evaluation, declaration.held_out_sets(config), strict=True):
+    for evaluation, prompts in zip(config.evaluation, held_out_sets(config), strict=True):
         try:
-            source, chunks = declaration.scan(config, prompts, lambda _: None)
+            source, chunks = scan(config, prompts, lambda _: None)
         except PromptError as error:
             if not wishes.source:
                 raise

@@ -31,7 +31,8 @@ from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.launch.problem_output import WARNING, print_problems
 from echo_queue.queue.counts import counted, duration
 from echo_queue.queue.run_rules import RULE_KEYS
-from echo_queue.submission.declaration import check_first_rows, chosen, first_prompts
+from echo_queue.submission.configured_sets import chosen, trained_sets
+from echo_queue.submission.declaration import check_first_rows, first_prompts
 
 LEAST_FREE_BYTES = 1 << 30
 WITHOUT_DEFAULT = frozenset({"run", *(f"run.{key}" for key in loading.STAND_INS)})
@@ -130,7 +131,7 @@ def check(path: Path, role: For, *, as_json: bool) -> int:
     print_problems(warnings, sign=WARNING)
     if not problems:
         found = f"nothing ends it, with {counted(len(warnings), 'warning')} above" if warnings else "no problems found"
-        for line in (f"{path}: {found}", *_evaluation_lines(config, role)):
+        for line in (f"{path}: {found}", *_component_lines(config, role), *_evaluation_lines(config, role)):
             Console(highlight=False).print(f"[green]✓[/] {escape(line)}", soft_wrap=True)
         if config and role in (For.run, For.submitter):
             _show_prompts(config)
@@ -138,11 +139,23 @@ def check(path: Path, role: For, *, as_json: bool) -> int:
 
 
 def _show_prompts(config: configuration.Config) -> None:
-    """Prints the first prompts as the model will read them, if the source can still be read."""
-    with suppress(EchoQueueError):
-        for number, text in enumerate(first_prompts(config), start=1):
-            shown = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
-            print(f"  prompt {number}, as the model reads it:\n{textwrap.indent(shown, '    | ', lambda line: True)}")
+    """Prints the first prompts of each set as the model will read them, if its source can still be read."""
+    for prompts in trained_sets(config):
+        of = f" of {prompts.set}" if config.mixture else ""
+        with suppress(EchoQueueError):
+            for number, text in enumerate(first_prompts(config, prompts), start=1):
+                shown = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
+                lines = textwrap.indent(shown, "    | ", lambda line: True)
+                print(f"  prompt {number}{of}, as the model reads it:\n{lines}")
+
+
+def _component_lines(config: configuration.Config | None, role: For) -> Iterator[str]:
+    """Yields each component's share of the prompts, and where its prompts come from."""
+    mixture = config.mixture if config and role in (For.run, For.submitter) else ()
+    whole = sum(component.weight for component in mixture)
+    for component in mixture:
+        source = f"from {component.source}" if component.source else "of sets that are submitted later"
+        yield f"component {component.name}: {component.weight / whole:.1%} of the prompts, {source}"
 
 
 def _evaluation_lines(config: configuration.Config | None, role: For) -> Iterator[str]:

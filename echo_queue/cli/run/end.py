@@ -23,6 +23,7 @@ from echo_queue.queue.counts import agreeing, counted, duration, short
 from echo_queue.queue.dead_causes import LOOKED_AT, DeadCause, causes
 from echo_queue.reporting import metrics, outcome, results
 from echo_queue.reporting.evaluation_record import EvaluationRecord
+from echo_queue.submission.configured_sets import trained_sets
 from echo_queue.submission.declaration import changed_source, left_as_it_is
 
 REASONS = 3
@@ -162,8 +163,9 @@ def print_finished(config: Config, end: outcome.Outcome) -> None:
     console.print(f"[bold]{config.run.name}[/] is finished: {ended}. Another configuration changes nothing in it")
     _print_paths(console, config, config.run.dir / "report.html")
     console.print(f"  To run it again from scratch, {_from_scratch(config)}.", markup=False)
-    if (digest := end.sets.get(config.prompts.set)) and changed_source(config, digest):
-        print_problems([left_as_it_is(config, config.prompts, "it has changed since")], sign=WARNING)
+    for prompts in trained_sets(config):
+        if (digest := end.sets.get(prompts.set)) and changed_source(config, prompts, digest):
+            print_problems([left_as_it_is(config, prompts, "it has changed since")], sign=WARNING)
 
 
 def _from_scratch(config: Config) -> str:

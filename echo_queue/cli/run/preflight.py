@@ -17,7 +17,7 @@ from echo_queue.config import Config, Environment, module_search
 from echo_queue.config.function_text import definition, missing_import, wrong_returns
 from echo_queue.config.model import NAMED
 from echo_queue.config.rewards import TABLES, named_code
-from echo_queue.errors import EchoQueueError, Problem, UnfitPromptError
+from echo_queue.errors import ConfigError, EchoQueueError, Problem, UnfitPromptError
 from echo_queue.file_lock import is_locked
 from echo_queue.fleet.invitation import machine
 from echo_queue.launch.supervisor import LOCK
@@ -140,8 +140,13 @@ def warnings(config: Config, role: For = For.run) -> Iterator[Problem]:
 
 
 def _environments(config: Config) -> Iterator[tuple[str, Environment]]:
-    """Yields the run's environment, and the own one of each evaluation that has one, with its section's path."""
-    yield "environment", config.environment
+    """Yields the run's environment, if any prompts have it, and the own one of each component and each evaluation that
+    has one, with its section's path."""
+    if not config.mixture or None in [one.environment for one in config.mixture + config.evaluation]:
+        yield "environment", config.environment
+    for number, component in enumerate(config.mixture):
+        if component.environment is not None:
+            yield f"mixture[{number}].environment", component.environment
     for number, evaluation in enumerate(config.evaluation):
         if evaluation.environment is not None:
             yield f"evaluation[{number}].environment", evaluation.environment
@@ -160,9 +165,15 @@ def _prompts(config: Config, role: For) -> Iterator[Problem]:
 
     A run that has made updates may need its source no more; whether it does is seen when it submits.
     """
-    from echo_queue.submission.declaration import check_first_rows, chosen, in_section
+    from echo_queue.submission.configured_sets import chosen, in_section
+    from echo_queue.submission.declaration import check_first_rows
 
-    for prompts in chosen(config):
+    try:
+        sets = chosen(config)
+    except ConfigError as error:
+        yield from error.problems
+        return
+    for prompts in sets:
         try:
             rows = check_first_rows(config, prompts)
         except UnfitPromptError as error:

@@ -21,7 +21,7 @@ from echo_queue.cli.run.config import examine
 from echo_queue.cli.run.end import End, conclude, keep_answers, print_finished, print_stopped, print_stopping
 from echo_queue.cli.run.placement import ENVIRONMENT
 from echo_queue.cli.run.roles import base_model, celery, learner, services, submission, workers
-from echo_queue.config import Config
+from echo_queue.config import Config, Prompts
 from echo_queue.connections.connect import connect_store
 from echo_queue.connections.endpoints import EMBEDDED, services_dir
 from echo_queue.errors import (
@@ -42,6 +42,7 @@ from echo_queue.queue import Monitor, Operator
 from echo_queue.queue.counts import agreeing, counted
 from echo_queue.queue.dead_causes import check_first_groups
 from echo_queue.reporting import outcome
+from echo_queue.submission.configured_sets import trained_sets
 from echo_queue.submission.declaration import changed_source
 
 SERVICES_DEADLINE_S = 90.0
@@ -141,8 +142,8 @@ class Pipeline:
         elif config.model.base == "init":
             roles.start(base_model(self.path))
         self._wait(screen, self._services_answer, SERVICES_DEADLINE_S, "services")
-        if not early and _all_died_of_other_prompts(config):
-            self._begin_anew(screen)
+        if not early and (changed := _changed_since_all_died(config)):
+            self._begin_anew(screen, changed)
         screen.redis_cli = monitor_line(config)
         roles.start(celery(config))
         if config.model.base == "init":
@@ -207,30 +208,38 @@ class Pipeline:
         begins = config.redis.url == EMBEDDED and not (services_dir(config) / "redis.json").exists()
         return begins and config.model.base != "init"
 
-    def _begin_anew(self, screen: Screen) -> None:
+    def _begin_anew(self, screen: Screen, changed: Prompts) -> None:
         """Sets the services' data aside, in which nothing is but prompts that died, and starts empty ones."""
         config, roles = self.config, self.roles
         roles.stop(*(role.name for role in services(config, self.path)))
         aside = services_dir(config).with_name(f"services-{datetime.now():%Y%m%d-%H%M%S}")
         failpoints.step("set services aside", lambda: services_dir(config).rename(aside))
-        what = f"all prompts of set {config.prompts.set} that were tried died, and {config.prompts.source} has changed"
+        died = "all prompts" if config.mixture else f"all prompts of set {changed.set}"
+        what = f"{died} that were tried died, and {changed.source} has changed"
         screen.tell(f"{what}: the run begins anew with it; what it held before is in {aside}")
         roles.start(*services(config, self.path))
         self._wait(screen, self._services_answer, SERVICES_DEADLINE_S, "services")
 
     def _declare_further_set(self, screen: Screen) -> None:
-        """Has a set that this run does not know declared before the learner begins, which may find the run finished."""
-        queue, name = monitor(self.config), self.config.prompts.set
-        if begun(queue) and name not in queue.digests():
-            self._start_submission()
+        """Has a set that this run does not know declared before the learner begins, which may find the run finished.
+
+        A component may be new to a run that is not finished: then only that learner can bring it. The submission, which
+        reads the prompts meanwhile, waits for it.
+        """
+        queue, names = monitor(self.config), {prompts.set for prompts in trained_sets(self.config)}
+        if not begun(queue) or not (further := names - queue.digests().keys()):
+            return
+        sets = f"{'set' if len(further) == 1 else 'sets'} {', '.join(sorted(further))}"
+        self._start_submission()
+        if not self.config.mixture or self._is_finished():
 
             def declared() -> bool:
-                return self.roles.done("submit") or name in queue.digests()
+                return self.roles.done("submit") or further <= queue.digests().keys()
 
-            self._wait(screen, declared, self.deadline_s, f"the declaration of set {name}")
-            run, learner = self.config.run, queue.figures().learner
-            goes_on = f"run {run.name} goes on from version {learner.number} with the prompts of set {name}"
-            screen.tell(f"{goes_on}; a run of its own needs another run.name and run.dir")
+            self._wait(screen, declared, self.deadline_s, f"the declaration of {sets}")
+        run, learner = self.config.run, queue.figures().learner
+        goes_on = f"run {run.name} goes on from version {learner.number} with the prompts of {sets}"
+        screen.tell(f"{goes_on}; a run of its own needs another run.name and run.dir")
 
     def _start_submission(self) -> None:
         if not self._submits:
@@ -294,8 +303,8 @@ class Pipeline:
 
 
 def _nothing_is_left(config: Config, end: outcome.Outcome) -> bool:
-    """Returns whether the run is finished, with this set as well, and under this learner.max_updates."""
-    known = config.prompts.set in (end.sets or (config.prompts.set,))
+    """Returns whether the run is finished, with all of these sets, and under this learner.max_updates."""
+    known = not end.sets or {prompts.set for prompts in trained_sets(config)} <= end.sets.keys()
     return end.finished and known and not end.status.ended_before(config.learner.max_updates)
 
 
@@ -307,21 +316,23 @@ def begun(queue: Monitor) -> bool:
         return False
 
 
-def _all_died_of_other_prompts(config: Config) -> bool:
-    """Returns whether all that the run holds are prompts of the configured set, of which every one that was tried died,
-    while the set's source holds other prompts by now. Servers of the user's own are left as they are.
+def _changed_since_all_died(config: Config) -> Prompts | None:
+    """Returns a configured set whose source holds other prompts by now, if all that the run holds are prompts of the
+    configured sets, of which every one that was tried died. Servers of the user's own are left as they are.
     """
     if not EMBEDDED == config.redis.url == config.store.url:
-        return False
+        return None
     queue = monitor(config)
     if not begun(queue):
-        return False
+        return None
     status, sets = queue.figures(), queue.digests()
     made = status.counts.get("completed", 0) or status.trained
-    trained = [name for name in sets if config.evaluation_of(name) is None]
-    if made or not status.dead or trained != [config.prompts.set]:
-        return False
-    return changed_source(config, sets[config.prompts.set])
+    trained = {name for name in sets if config.evaluation_of(name) is None}
+    configured = {prompts.set: prompts for prompts in trained_sets(config)}
+    if made or not status.dead or trained != configured.keys():
+        return None
+    changed = (one for name, one in configured.items() if changed_source(config, one, sets[name]))
+    return next(changed, None)
 
 
 def warnings_of(printed: str) -> str:

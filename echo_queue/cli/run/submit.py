@@ -35,7 +35,7 @@ def submit_set(config: Config, source: str | None, name: str | None, *, within_r
     outcome.forget(config)
     sent = submit(config, source, name, progress=report, within_run=within_run)
     seconds = time.monotonic() - began
-    for one in (*sent.held_out, sent):
+    for one in (*sent.held_out, *sent.components, sent):
         prompts, chunks = counted(one.prompts, "prompt"), counted(one.chunks, "chunk")
         if one.new:
             done = "held out" if config.evaluation_of(one.set) else "submitted"

@@ -76,8 +76,8 @@ def judges_named(settings: Mapping[str, Any]) -> str:
 
 
 def _environments(settings: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Returns the environment of the run and those of its evaluations."""
-    scored = (settings, *settings.get("evaluation", ()))
+    """Returns the environment of the run, and those of its components and its evaluations."""
+    scored = (settings, *settings.get("mixture", ()), *settings.get("evaluation", ()))
     return [table["environment"] for table in scored if "environment" in table]
 
 

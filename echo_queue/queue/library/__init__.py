@@ -9,7 +9,7 @@ import redis
 
 NAME = "echo_queue_1"
 FOLDER = files(__name__)
-SHARED = ("state", "curriculum", "backlog", "worker", "cancellation")
+SHARED = ("state", "curriculum", "mixture", "backlog", "worker", "cancellation")
 """Files whose local functions later files use, hence in this order."""
 ALONE = (
     "submission",

@@ -23,13 +23,18 @@ local function candidates(run, set)
   return redis.call('ZCARD', run.K['candidates:' .. set.name])
 end
 
--- Returns the prompts in the backlog, and the prompts that have not been submitted yet (both × epochs).
+-- Returns the prompts of a set that are in the backlog, and those that have not been submitted yet (both × epochs).
+local function left_of(run, name)
+  local set = load_set(run, name)
+  return set.count * set.epochs - served(set) + candidates(run, set), (set.prompts - set.count) * set.epochs
+end
+
+-- Returns the same of all sets, with the prompts that were trained in weights left behind.
 local function backlog_left(run)
   local left, missing = redis.call('LLEN', run.K.redo), 0
   for _, name in ipairs(redis.call('ZRANGE', run.K.backlog, 0, -1)) do
-    local set = load_set(run, name)
-    left = left + set.count * set.epochs - served(set) + candidates(run, set)
-    missing = missing + (set.prompts - set.count) * set.epochs
+    local of_set, of_set_missing = left_of(run, name)
+    left, missing = left + of_set, missing + of_set_missing
   end
   return left, missing
 end
@@ -82,14 +87,22 @@ local function shard_at(run, set, at)
   return shard
 end
 
+-- Returns whether the cursor of the set has a prompt to serve now.
+local function has_next(set)
+  local complete = set.arrived == set.chunks
+  if set.order == 'shuffled' and not complete then return false end
+  return set.next < set.count or (complete and set.epoch + 1 < set.epochs)
+end
+
+-- Returns whether a chunk of the set is on its way.
+local function is_awaited(set)
+  return set.arrived + (tonumber(set.failed) or 0) < set.chunks
+end
+
 -- Returns the set's next prompt as (index, position) and moves its cursor; nil if it has none to serve now.
 local function next_prompt(run, set)
-  local complete = set.arrived == set.chunks
-  if set.order == 'shuffled' and not complete then return nil end
-  if set.next == set.count then
-    if not complete or set.epoch + 1 == set.epochs then return nil end
-    set.epoch, set.next = set.epoch + 1, 0
-  end
+  if not has_next(set) then return nil end
+  if set.next == set.count then set.epoch, set.next = set.epoch + 1, 0 end
   local at = set.next
   set.next = at + 1
   if set.order == 'shuffled' then -- whose shards lie by prompt index
@@ -326,6 +339,43 @@ local function admit_again(run, min_pv)
   return 1
 end
 
+-- Returns a set of the backlog, and notes whether prompts wait there for a choice.
+local function open_set(run, name)
+  local set = load_set(run, name)
+  set.chosen = run.curriculum ~= 'off' or candidates(run, set) > 0
+  return set
+end
+
+-- Makes a prompt of the set a task. Returns 1, 0 or nil as `admit_next`.
+local function admit_of(run, set, min_pv)
+  return set.chosen and admit_chosen(run, set, min_pv) or admit_next(run, set, min_pv)
+end
+
+-- Returns the set that serves a component's next prompt; nil if none has one now. Notes whether one is awaited.
+local function serving(run, component)
+  while component.place <= #component.sets do
+    local set = component.set or open_set(run, component.sets[component.place])
+    component.set = set
+    if not set.spent and (has_next(set) or (set.chosen and candidates(run, set) > 0)) then return set end
+    component.waits = component.waits or is_awaited(set)
+    save_cursor(run, set)
+    component.set, component.place = nil, component.place + 1
+  end
+end
+
+-- Makes a prompt a task of the component whose turn it is. Returns 1, 0 or nil as `admit_next`; nil also if the prompts of that
+-- component are on their way.
+local function admit_by_weight(run, components, takes_part, min_pv)
+  while true do
+    local component = mixture.choose(components, takes_part)
+    local set = component and serving(run, component)
+    if not set then return nil end
+    local came = admit_of(run, set, min_pv)
+    if came then return came end
+    set.spent = true
+  end
+end
+
 -- Moves backlog to tasks while bound and pace allow. With n groups admitted and untrained the next one is due at update
 -- u = v + floor(n/B) and needs weights of u − S at least. Bound: those are published. Pace: n < w·B. Returns how many
 -- were admitted, and whether the call ended at its own limit, so that another one may move more.
@@ -335,23 +385,35 @@ local function admit(run)
   local n = redis.call('XLEN', K.tasks) + redis.call('XLEN', K.retry) + redis.call('XLEN', K.replay) - run.uncommitted
   local admitted, looked, full = 0, 0, false
   local most = run.curriculum == 'off' and ADMIT_MAX or curriculum.ADMIT_MAX
+  local components = mixture.is_set(run) and mixture.open(run)
+  local function takes_part(component)
+    return serving(run, component) ~= nil or component.waits
+  end
   local function admit_from(source)
     repeat
       local min_pv = math.max(0, run.v + math.floor(n / run.batch) - run.s)
       full = min_pv > run.published or (run.pace and n >= run.window * run.batch) or looked == most or run.to_pass <= 0
       local came = not full and source(min_pv)
       if came then n, admitted, looked = n + came, admitted + came, looked + 1 end
+      if components and came == 1 then
+        mixture.charge(run, components, takes_part, run.admitted[#run.admitted].set)
+      end
     until not came
   end
   admit_from(function(min_pv) return admit_again(run, min_pv) end)
-  for _, name in ipairs(redis.call('ZRANGE', K.backlog, 0, -1)) do
-    if full then break end
-    local set = load_set(run, name)
-    local chosen = run.curriculum ~= 'off' or candidates(run, set) > 0
-    admit_from(function(min_pv)
-      return chosen and admit_chosen(run, set, min_pv) or admit_next(run, set, min_pv)
-    end)
-    save_cursor(run, set)
+  if components then
+    admit_from(function(min_pv) return admit_by_weight(run, components, takes_part, min_pv) end)
+    for _, component in ipairs(components) do
+      if component.set then save_cursor(run, component.set) end
+    end
+    if admitted > 0 then mixture.save(run, components) end
+  else
+    for _, name in ipairs(redis.call('ZRANGE', K.backlog, 0, -1)) do
+      if full then break end
+      local set = open_set(run, name)
+      admit_from(function(min_pv) return admit_of(run, set, min_pv) end)
+      save_cursor(run, set)
+    end
   end
   dispatch(run)
   count_passed(run)

@@ -441,6 +441,21 @@ local function know_sets(run, args, first)
   for name, stored in pairs(newer) do redis.call('HSET', run.K.digests, name, stored) end
 end
 
+-- Refuses rules of a mixture without the component of a set to train, which is known here or to the checkpoints whose sets
+-- follow the rules, at args[sets]: its prompts would never be served. Rules without a mixture serve every set.
+local function check_mixture(run, args, sets)
+  local words = value_of({ unpack(args, 6, sets - 1) }, 'mixture')
+  local components, known = mixture.parse(words), redis.call('HKEYS', run.K.digests)
+  if #components == 0 then return end
+  for place = sets, #args, 2 do known[#known + 1] = args[place] end
+  for _, name in ipairs(known) do
+    if not mixture.find(components, name) and redis.call('HGET', run.K['set:' .. name], 'order') ~= 'held_out' then
+      fail_with('EQMIXTURE', name .. ': this run has prompts of it, and the mixture (' .. words .. ') has no component '
+        .. mixture.name_of(name))
+    end
+  end
+end
+
 -- args: parent version floor token n, then n words of the rules, then name and digests of each set that the checkpoint or
 -- an ancestor holds ids of. Begins a new lineage, above `floor`, at the parent lineage's checkpoint of that version; the
 -- rules are the lineage's own; `cancel` follows. Returns it, where the queue stands (`commit`), and how many tasks are
@@ -451,6 +466,7 @@ local function resume(keys, args)
   local K, version = run.K, tonumber(args[2])
   if run.state.resume_token ~= args[4] then
     local sets = 6 + tonumber(args[5])
+    check_mixture(run, args, sets)
     know_sets(run, args, sets)
     redis.call('HSET', K.rules, unpack(args, 6, sets - 1))
     run = open_run(keys)

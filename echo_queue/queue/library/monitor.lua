@@ -50,6 +50,21 @@ local function round_under_way(run)
   return round
 end
 
+-- Returns name, weight, admitted, backlog and missing of each component of the mixture; {} without one.
+local function component_rows(run)
+  if not mixture.is_set(run) then return {} end
+  local rows = mixture.open(run)
+  for place, component in ipairs(rows) do
+    local left, missing = 0, 0
+    for _, name in ipairs(component.sets) do
+      local of_set, of_set_missing = left_of(run, name)
+      left, missing = left + of_set, missing + of_set_missing
+    end
+    rows[place] = { component.name, component.word, component.admitted, left, missing }
+  end
+  return rows
+end
+
 -- What a run holds, in numbers. Its workers are read by plain commands, a page at a time, so that many of them hold up nobody.
 local function status(keys)
   local run = open_run(keys)
@@ -64,6 +79,7 @@ local function status(keys)
       'finished', is_finished(run) and 1 or 0,
       'learner_silent_ms', run.state.swept_ms and run.now - run.state.swept_ms or -1 },
     round_under_way(run),
+    component_rows(run),
     run.now,
   }
 end

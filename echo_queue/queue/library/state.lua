@@ -41,6 +41,7 @@ KEYS
   shards:<name>  zset    "<first> <count> <object>" -> last position it serves: by prompt index if shuffled, else by arrival
   lengths:<name> string  a byte for each prompt: 64 … 255, the length of its last group (`length_byte`); before it has one,
                          1 … 63, its bucket of prompts that were alike at submission; 0: no bucket
+  mixture        hash    component -> "<credit> <admitted>": the prompts that it is owed, and how many were admitted (`mixture.lua`)
   successes:<name> string two bytes for each prompt: what its groups earned lately (`curriculum.lua`)
   candidates:<name> zset "<epoch>/<index>/<position>" -> 0: prompts that the cursor has passed and that are not admitted yet;
                          part of the backlog
@@ -179,7 +180,7 @@ end
 -- Fields of the hashes `rules` and `state`, in the groups in which they are read. The first group is read with each call,
 -- the others when a move first asks for one of their fields: most moves need only a few. Every other rule is read, with
 -- all of them, when a move first asks for one.
-local RULES = { hash = 'rules', 's', 'batch', 'pace', 'lease_ms', 'group_max_bytes', 'group_max_tokens', 'curriculum' }
+local RULES = { hash = 'rules', 's', 'batch', 'pace', 'lease_ms', 'group_max_bytes', 'group_max_tokens', 'curriculum', 'mixture' }
 local GROUPS = {
   { hash = 'state', 'lineage', 'v', 'enough' },
   { hash = 'state', 'finished', 'reopened', 'window', 'uncommitted', 'swept_ms', 'clock_ms' },

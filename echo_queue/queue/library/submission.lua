@@ -50,6 +50,17 @@ local function check_same(known, declared, fields)
   end
 end
 
+-- Refuses a set to train that is of no component of the mixture: nothing would ever serve it. A run that a learner has
+-- finished takes it: the next learner may bring its component, or is refused.
+local function check_component(run, name, order)
+  if order == HELD_OUT or not mixture.is_set(run) or run.finished then return end
+  local components, names = mixture.parse(run.mixture), {}
+  if mixture.find(components, name) then return end
+  for place, component in ipairs(components) do names[place] = component.name end
+  fail_with('EQCOMPONENT', name .. ': the mixture has no component ' .. mixture.name_of(name) .. ', only '
+    .. table.concat(names, ', '))
+end
+
 -- Moves a known set to its place among the sets of the priority that it has now.
 local function prioritise(run, known, declared)
   if known.priority == declared.priority then return end
@@ -98,6 +109,7 @@ local function declare(keys, args)
   end
   local declared = { name = name, source = args[2], epochs = args[3], priority = args[4], order = args[5], seed = args[6],
                      feature = args[7], digest = args[8], chunks = tostring(#chunks), prompts = tostring(prompts) }
+  check_component(run, name, declared.order)
   local known = hash(K['set:' .. name])
   if known.source and #chunks == 0 then
     check_same(known, declared, { 'epochs', 'order' })

@@ -19,9 +19,13 @@ from echo_queue.reporting.plots.over_time import (
     workers,
 )
 from echo_queue.reporting.plots.over_versions import (
+    component_lengths,
+    component_rewards,
+    component_shares,
     entropy,
     grad_norm,
     held_out,
+    key,
     kl,
     learning_rate,
     lengths,
@@ -36,6 +40,9 @@ from echo_queue.reporting.plots.picture import MOST_POINTS, standalone
 __all__ = [
     "MOST_POINTS",
     "busy_shares",
+    "component_lengths",
+    "component_rewards",
+    "component_shares",
     "cost_by_bound",
     "depths",
     "entropy",
@@ -43,6 +50,7 @@ __all__ = [
     "grad_norm",
     "held_out",
     "in_flight",
+    "key",
     "kl",
     "lag_histogram",
     "learner_time",

@@ -1,17 +1,34 @@
 """Pictures against the version that each update made: whether training goes well, also on prompts it never trained."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from echo_queue.evaluation.results import EvaluationResult
+from echo_queue.reporting.components import ComponentFigures
 from echo_queue.reporting.metrics import UpdateMetrics
-from echo_queue.reporting.plots.picture import AMBER, BLUE, GREEN, RED, VIOLET, draw_trend, legend_above, plot, shown_of
+from echo_queue.reporting.plots.picture import (
+    AMBER,
+    BLUE,
+    GREEN,
+    RED,
+    VARIABLES,
+    VIOLET,
+    Floats,
+    draw_trend,
+    legend_above,
+    plot,
+    running_mean,
+    shown_of,
+)
 
-COLOURS, STYLES = (BLUE, AMBER, GREEN, VIOLET, RED), ("-", "--", ":", "-.")
-"""They tell the lines of reward functions apart."""
+COLOURS, STYLES = (BLUE, AMBER, GREEN, VIOLET, RED), {"-": "", "--": "6 3", ":": "2 2", "-.": "7 2 2 2"}
+"""They tell the lines of reward functions, and of components, apart; the dashes of a style as SVG has them."""
+SHARE_REACH = 10
+"""The shares of components are of so many updates before and after each, at least: one update has whole groups."""
 
 
 @plot
@@ -44,16 +61,92 @@ def reward_spread(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
 
 
 @plot
-def rewards(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
-    """Plots the mean of what each reward function gave, before its weight."""
-    updates = [updates[place] for place in shown_of(updates)]
-    for number, name in enumerate(dict.fromkeys(name for update in updates for name in update.rewards)):
-        having = [update for update in updates if name in update.rewards]
-        colour, style = COLOURS[number % len(COLOURS)], STYLES[number // len(COLOURS) % len(STYLES)]
-        means = [update.rewards[name] for update in having]
-        axes.plot([one.version for one in having], means, style, color=colour, linewidth=1.6, label=name)
+def rewards(axes: Axes, updates: Sequence[UpdateMetrics], component: str = "") -> None:
+    """Plots the mean of what each reward function gave, before its weight: all samples, or those of one component."""
+    having = [update for update in updates if not component or component in update.components]
+    having = [having[place] for place in shown_of(having)]
+    given = [update.components[component].rewards if component else update.rewards for update in having]
+    for number, name in enumerate(dict.fromkeys(name for one in given for name in one)):
+        points = [(update.version, one[name]) for update, one in zip(having, given, strict=True) if name in one]
+        axes.plot(*zip(*points, strict=True), **_line(number), linewidth=1.6, label=name)
     _versions(axes)
     legend_above(axes)
+
+
+@plot
+def component_rewards(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
+    """Plots the running mean of each component's rewards, over the updates that trained some of it."""
+    means = _component_trends(axes, updates, lambda figures: figures.reward_mean)
+    axes.set_ylabel("reward")
+    if means.min() >= 0 and means.max() <= 1:
+        axes.set_ylim(0, 1)
+
+
+@plot
+def component_lengths(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
+    """Plots the running mean of the lengths of each component's answers, in tokens."""
+    means = _component_trends(axes, updates, lambda figures: figures.length_mean)
+    axes.set_ylabel("tokens")
+    axes.set_ylim(0, 1.1 * means.max() or 1)
+
+
+@plot
+def component_shares(axes: Axes, updates: Sequence[UpdateMetrics], weights: Mapping[str, float]) -> None:
+    """Plots the share of each component in the groups around each update, and dotted its share by the weights."""
+    shown, reach = shown_of(updates), max(SHARE_REACH, len(updates) // 20)
+    x = np.array([update.version for update in updates], dtype=float)
+    names = components_of(updates)
+    groups = np.array([[_groups(update, name) for update in updates] for name in names], dtype=float)
+    trained, largest = np.maximum(running_mean(groups.sum(axis=0), reach), 1e-9), 0.0
+    for number, name in enumerate(names):
+        line = _line(number)
+        shares = running_mean(groups[number], reach) / trained
+        largest = max(largest, shares.max())
+        axes.plot(x[shown], shares[shown], **line, linewidth=2)
+        if name in weights:
+            weighed = weights[name] / sum(weights.values())
+            largest = max(largest, weighed)
+            axes.axhline(weighed, color=line["color"], alpha=0.55, linewidth=1.2, linestyle=(0, (1, 2)))
+    _versions(axes)
+    axes.set_ylabel("share of groups")
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axes.set_ylim(0, min(1.0, 1.15 * largest))
+
+
+def components_of(updates: Sequence[UpdateMetrics]) -> list[str]:
+    """Returns the names of the components of which the updates trained some, in the order in which they came."""
+    return list(dict.fromkeys(name for update in updates for name in update.components))
+
+
+def _groups(update: UpdateMetrics, component: str) -> int:
+    return update.components[component].groups if component in update.components else 0
+
+
+def _component_trends(axes: Axes, updates: Sequence[UpdateMetrics], of: Callable[[ComponentFigures], float]) -> Floats:
+    """Plots the running mean of a figure of each component, and returns all these means."""
+    drawn = []
+    for number, name in enumerate(components_of(updates)):
+        having = [update for update in updates if name in update.components]
+        x = np.array([update.version for update in having], dtype=float)
+        values = np.array([of(update.components[name]) for update in having], dtype=float)
+        shown, means = shown_of(having), running_mean(values, max(1, len(values) // 20))
+        axes.plot(x[shown], means[shown], **_line(number), linewidth=2)
+        drawn.append(means)
+    _versions(axes)
+    return np.concatenate(drawn)
+
+
+def _line(number: int) -> dict[str, Any]:
+    """Returns the colour and the style of the line of this number."""
+    return {"color": COLOURS[number % len(COLOURS)], "linestyle": [*STYLES][number // len(COLOURS) % len(STYLES)]}
+
+
+def key(number: int) -> str:
+    """Returns a short piece of a component's line as SVG, for a legend outside of the picture."""
+    line = _line(number)
+    colour, dashes = f"var(--{VARIABLES[line['color']]})", STYLES[line["linestyle"]]
+    drawn = f'<line x1="0" x2="20" y1="3" y2="3" stroke="{colour}" stroke-width="3" stroke-dasharray="{dashes}"/>'
+    return f'<svg class="key" viewBox="0 0 20 6">{drawn}</svg>'
 
 
 @plot

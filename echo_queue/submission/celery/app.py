@@ -7,7 +7,7 @@ The reconciler sends a lost message again; a message that arrives twice changes 
 import logging
 import os
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -22,7 +22,7 @@ from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.connections.connect import CONNECT_TIMEOUT_S, connect_store
 from echo_queue.connections.endpoints import CELERY_PREFIX, celery_broker_url, own_store, redis_endpoint
-from echo_queue.errors import ConfigError, EchoQueueError, Problem, ServiceError
+from echo_queue.errors import ConfigError, EchoQueueError, Problem, PromptError, ServiceError
 from echo_queue.queue import SubmitterQueue
 from echo_queue.queue.counts import counted
 from echo_queue.submission.celery.explicit import application
@@ -35,11 +35,11 @@ from echo_queue.submission.celery.worker_steps import (
     ReconcilerStep,
     UsersStep,
 )
-from echo_queue.submission.declaration import chosen, declare_and_send
+from echo_queue.submission.configured_sets import chosen
+from echo_queue.submission.declaration import declare_and_send, together
 from echo_queue.submission.expand import expand
-from echo_queue.submission.length_limits import limits_of
+from echo_queue.submission.length_limits import limits_for
 from echo_queue.submission.needed_columns import needed_columns
-from echo_queue.submission.progress import Submitted
 from echo_queue.submission.shards import Writes
 from echo_queue.submission.sources.registry import absolute
 
@@ -134,23 +134,23 @@ def build(config: Config) -> Celery:
 
     def expand_chunk(set: str, number: int, source: str, first: int, last: int) -> None:
         """Expands chunk `number` of a set. `source`, `first` and `last` are for people to read; Redis has the rest."""
-        limits = limits_of(Path(config.base_model), config.model.max_prompt_tokens)
+        limits = limits_for(config, set)
         needed = needed_columns(config.environment_of(set))
         own, bucket = config.source_of(set), own_store(config, "submitter")
         expand(connections.queue(), connections.store(), limits, set, number, needed=needed, own=own, bucket=bucket)
 
     def submit_prompt_set(source: str | None = None, set: str | None = None, **changes: Any) -> dict[str, Any]:
         """Submits a prompt set; arguments that are not given are as in the configuration's [prompts], or as in that of
-        its evaluations which is called `set`. Without any argument, it submits the held-out sets as well.
+        its evaluations or components to which the name `set` belongs. Without any argument, it submits the prompts of
+        all components, and the held-out sets as well.
 
         Returns the fields of `Submitted`. Raises `SubmissionError`, in the sender's `.get()` as well.
         """
-        name, sent = set or config.prompts.set, list[Submitted]()
         try:
-            for prompts in chosen(config, source, set, **changes):
-                name = prompts.set
-                sent.append(declare_and_send(config, connections.queue(), app, prompts))
+            sent = declare_and_send(config, connections.queue(), app, chosen(config, source, set, **changes))
         except EchoQueueError as error:
+            known = error.set if isinstance(error, PromptError) else ""
+            name = known or set or config.prompts.set
             if not isinstance(error, ServiceError):
                 first = error.problems[0]
                 with suppress(ServiceError):
@@ -158,8 +158,7 @@ def build(config: Config) -> Celery:
             raise SubmissionError(f"set {name} was not submitted\n{error}") from None
         for one in sent:
             log.info("set %s: %s, %s", one.set, counted(one.prompts, "prompt"), counted(one.chunks, "chunk"))
-        *held_out, last = sent
-        return asdict(replace(last, held_out=tuple(held_out)))
+        return asdict(together(config, sent))
 
     app.task(expand_chunk, name=EXPAND_CHUNK)
     app.task(submit_prompt_set, name=SUBMIT_PROMPT_SET, base=SubmitTask, ignore_result=False)

@@ -19,7 +19,8 @@ from echo_queue.launch.liveness import EVERY_S, LivenessFile
 from echo_queue.queue import SubmitterQueue
 from echo_queue.queue.counts import agreeing, counted
 from echo_queue.submission.celery.reconciler import Reconciler
-from echo_queue.submission.declaration import check_first_rows, chosen
+from echo_queue.submission.configured_sets import held_out_sets, trained_sets
+from echo_queue.submission.declaration import check_first_rows
 
 RECONCILE_DEADLINE_S = 1.0
 """The reconciler runs within the Celery worker's own loop, which must not be blocked for long."""
@@ -84,7 +85,7 @@ class ReadAheadStep(bootsteps.Step):  # type: ignore[misc]
     def __init__(self, worker: Any, **options: Any) -> None:
         super().__init__(worker, **options)
         config: Config = worker.app.echo_queue
-        for prompts in chosen(config):
+        for prompts in (*held_out_sets(config), *trained_sets(config)):
             with suppress(EchoQueueError):
                 check_first_rows(config, prompts)
 

@@ -34,6 +34,8 @@ CHUNKS = ((0, 2), (2, 2))
 BUCKETS = ((1, 2), (1, 0))
 """The buckets of the prompts of each chunk."""
 CONTROLLERS = ("c1", "c2")
+MIXTURES = ("", "a:3 b:1", "c:9 b:0.3 a:0.1")
+"""The sets a and b are in the backlog by order of priority, or are components."""
 STEP = 2
 """The ids of a step of a commit."""
 MOST_STEPS = 100
@@ -127,6 +129,7 @@ class Machine(RuleBasedStateMachine):
         s=st.integers(0, 2), batch=st.integers(1, 3), pace=st.booleans(), late=st.sampled_from(["requeue", "wait"]),
         shuffled=st.booleans(), epochs=st.integers(1, 2), longest_first=st.booleans(),
         curriculum=st.sampled_from(["off", "mopps", "dopr"]), window=st.integers(1, 5),
+        mixture=st.sampled_from(MIXTURES),
     )  # fmt: skip
     def begin(
         self,
@@ -140,8 +143,9 @@ class Machine(RuleBasedStateMachine):
         longest_first: bool,
         curriculum: str,
         window: int,
+        mixture: str,
     ) -> None:
-        rules: Any = {"late": late, "longest_first": longest_first}
+        rules: Any = {"late": late, "longest_first": longest_first, "mixture": mixture}
         rules |= {"curriculum": curriculum, "curriculum_window": window}
         rules = RunRules(s=s, batch=batch, pace=pace, max_attempts=2, **rules)
         self.name = f"machine-{os.getpid()}-{next(_runs)}"
@@ -388,6 +392,12 @@ class Machine(RuleBasedStateMachine):
             weights = Version(me.lineage, begin.number)
             assert queue.publish(me.lineage, Published(weights, "m", "d")) == self.run.publish(weights)
             self.weights.append(weights)
+
+    @move(mixture=st.sampled_from(MIXTURES))
+    def reweigh(self, mixture: str) -> None:
+        """A new learner, with other weights, or with another order of the backlog."""
+        self.run.rules = replace(self.run.rules, mixture=mixture)
+        self.restart()
 
     def _mark(self, lineage: int, begin: Checkpoint | None) -> str:
         """The lineage's first checkpoint, which holds what `begin` holds; without it, the base model."""

@@ -7,6 +7,7 @@ not pass: leases run out when told to.
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,6 +21,10 @@ HANDED_BACK, GIVEN_UP, RUN_OUT = -2, -1, 0
 """Why a lease is over, in the order in which a sweep ends leases."""
 NO_BOUND = -1
 """The version of a lease that no bound concerns, of a task of a round."""
+
+
+DEBT_MIN = 8
+"""A component is owed, or owes, a batch at most, or so many prompts."""
 
 
 class Refused(Exception):
@@ -125,14 +130,19 @@ class Cursor:
     def served(self) -> bool:
         return self.whole and self.left == 0
 
+    @property
+    def has_next(self) -> bool:
+        """The cursor has a prompt to serve now."""
+        if self.rules.order == "shuffled" and not self.whole:
+            return False
+        return self.next < self.count or (self.whole and self.epoch + 1 < self.rules.epochs)
+
     def take(self) -> tuple[str, str] | None:
         """The next prompt's task id, and its name as a candidate; None if there is none to serve now."""
         shuffled = self.rules.order == "shuffled"
-        if shuffled and not self.whole:
+        if not self.has_next:
             return None
         if self.next == self.count:
-            if not self.whole or self.epoch + 1 == self.rules.epochs:
-                return None
             self.epoch, self.next = self.epoch + 1, 0
         at = self.next
         self.next += 1
@@ -144,6 +154,11 @@ class Cursor:
 
     def _arrivals(self) -> Iterator[tuple[int, int]]:
         return (self.chunks[chunk] for chunk in self.arrived)
+
+
+def component_of(name: str) -> str:
+    """The component of the mixture to which a set, or a task, belongs."""
+    return name.partition("/")[0].partition(".")[0]
 
 
 def permuted(position: int, size: int, seed: int, epoch: int) -> int:
@@ -180,6 +195,10 @@ class Reference:
     """The versions that learners have reported on."""
     forks: dict[int, Version] = field(default_factory=dict)
     sets: dict[str, Cursor] = field(default_factory=dict)
+    credits: dict[str, float] = field(default_factory=dict)
+    """The prompts that each component of the mixture is owed."""
+    admitted: Counter[str] = field(default_factory=Counter)
+    """The prompts of each component that were admitted."""
     redo: list[str] = field(default_factory=list)
     settled: set[str] = field(default_factory=set)
     tasks: dict[str, Task] = field(default_factory=dict)
@@ -296,7 +315,8 @@ class Reference:
 
     def _admit(self, published: int) -> None:
         n = len(self.tasks) + len(self.retry) + len(self.replay) - self.uncommitted
-        sources = [self._next_redo, *(partial(self._next, cursor) for cursor in self.backlog)]
+        in_order = [self._next_by_weight] if self.weights else [partial(self._next, one) for one in self.backlog]
+        sources = [self._next_redo, *in_order]
         for source in sources:
             while True:
                 min_pv = max(0, self.v + n // self.rules.batch - self.rules.s)
@@ -308,7 +328,46 @@ class Reference:
                     break
                 if task and not self._settled_before(task):
                     self.tasks[task] = Task(task, 0, 0, 0, 0, self.v, min_pv, self.lineage)
+                    self._charge(component_of(task))
                     n += 1
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of each component of the mixture."""
+        named = (one.split(":") for one in self.rules.mixture.split())
+        return {name: float(weight) for name, weight in named}
+
+    def _next_by_weight(self) -> str | None:
+        """The task of the component that is owed most after it: its next one; None if that is on its way."""
+        while owed := self._owed():
+            chosen = max(owed, key=owed.__getitem__)
+            for cursor in self._sets_of(chosen):
+                if (task := self._next(cursor)) is not None:
+                    return task
+            if any(not cursor.whole for cursor in self._sets_of(chosen)):
+                return None
+        return None
+
+    def _sets_of(self, component: str) -> list[Cursor]:
+        return [one for one in self.backlog if component_of(one.rules.name) == component]
+
+    def _owed(self, served: str = "") -> dict[str, float]:
+        """What those are owed after the next admission that take part: they have prompts, or wait for some, or are the
+        one that is served."""
+        part = [
+            name
+            for name in self.weights
+            if name == served or any(one.has_next or one.candidates or not one.whole for one in self._sets_of(name))
+        ]
+        total = sum(self.weights[name] for name in part)
+        return {name: self.credits.get(name, 0.0) + self.weights[name] / total for name in part}
+
+    def _charge(self, served: str) -> None:
+        if served in self.weights:
+            owed, most = self._owed(served), max(self.rules.batch, DEBT_MIN)
+            owed[served] -= 1
+            self.credits |= {name: max(-most, min(most, credit)) for name, credit in owed.items()}
+            self.admitted[served] += 1
 
     def _settled_before(self, task: str) -> bool:
         """A checkpoint holds the task: it counts as trained."""

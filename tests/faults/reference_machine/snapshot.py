@@ -20,13 +20,15 @@ WORKERS = ("w1", "w2", "w3")
 @dataclass(frozen=True)
 class Snapshot:
     """Streams are lists in their order; `leases`: task → worker, version and why it is over; `partials`: task
-    → oldest, newest, lineage and tokens; `awaited`: task → version; `candidates` and `successes` by set."""
+    → oldest, newest, lineage and tokens; `mixture`: component → credit and admitted prompts; `awaited`: task → version;
+    `candidates` and `successes` by set."""
 
     learner: tuple[int, int, int, str, str]
     published: Version | None
     cursors: list[tuple[str, int, int]]
     candidates: dict[str, list[str]]
     successes: dict[str, bytes]
+    mixture: dict[str, tuple[float, int]]
     redo: list[str]
     settled: set[str]
     tasks: list[Task]
@@ -81,13 +83,14 @@ def look(queue: Clients) -> Snapshot:
     pipe.hkeys(keys.suspended)
     pipe.hgetall(keys.round)
     pipe.zrange(keys.keepers, 0, -1)
+    pipe.hgetall(keys.mixture)
     for name in names:
         pipe.hmget(keys.set(name), "epoch", "next")
         pipe.zrange(keys.candidates(name), 0, -1)
         pipe.get(keys.successes(name))
     tasks, retry, evaluation, replay, dead, answered, held, held_again, asked, *rest = pipe.execute()
     state, published, places, failures, stats, partials, *scored = rest[:11]
-    redo, settled, bits, updates, (leader, term, plan), orders, suspended, round, keepers, *of_sets = rest[11:]
+    redo, settled, bits, updates, (leader, term, plan), orders, suspended, round, keepers, mixture, *of_sets = rest[11:]
     cursors, waiting, earned = of_sets[::3], of_sets[1::3], of_sets[2::3]
     versions, ends, awaited, ready, in_hand = ({word.decode(): int(score) for word, score in row} for row in scored)
     holders = _holders(tasks, held) | _holders(retry, held_again) | _holders(evaluation, asked)
@@ -99,6 +102,7 @@ def look(queue: Clients) -> Snapshot:
         cursors=[(name, int(epoch), int(at)) for name, (epoch, at) in zip(names, cursors, strict=True)],
         candidates={name: [one.decode() for one in found] for name, found in zip(names, waiting, strict=True)},
         successes={name: (found or b"").ljust(SUCCESSES, b"\0") for name, found in zip(names, earned, strict=True)},
+        mixture=_mixture(_words(mixture)),
         redo=[task.decode() for task in redo],
         settled=_settled(epochs, settled, bits),
         tasks=[_task(row) for row in tasks],
@@ -141,6 +145,12 @@ def _settled(epochs: Sequence[bytes], counts: Mapping[bytes, bytes], bits: Seque
     return {task for ids in found.values() for task in ids}
 
 
+def _mixture(words: Mapping[str, str]) -> dict[str, tuple[float, int]]:
+    """Returns what is known of the components that have taken part."""
+    pairs = {name: text.split(" ") for name, text in words.items() if text != "0 0"}
+    return {name: (float(credit), int(admitted)) for name, (credit, admitted) in pairs.items()}
+
+
 def _round(words: Mapping[str, str]) -> tuple[int, Version, str]:
     return int(words["number"]), Version(int(words["lineage"]), int(words["version"])), words["sets"]
 
@@ -155,6 +165,7 @@ def expected(run: Reference) -> Snapshot:
         cursors=[(one.rules.name, one.epoch, one.next) for one in run.backlog],
         candidates={one.rules.name: one.candidates for one in run.backlog},
         successes={one.rules.name: _successes(run, one.rules.name) for one in run.backlog},
+        mixture={name: (credit, run.admitted[name]) for name, credit in run.credits.items()},
         redo=run.redo,
         settled=run.settled,
         tasks=list(run.tasks.values()),

@@ -20,7 +20,7 @@ from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import EchoQueueError
 from echo_queue.evaluation import stored
 from echo_queue.evaluation.results import PromptAnswers, result_of
-from echo_queue.queue import Audit, Chunk, Evaluations, PromptSet, RunRules, Status
+from echo_queue.queue import Audit, Chunk, ComponentStatus, Evaluations, PromptSet, RunRules, Status
 from echo_queue.submission.sources.registry import open_source
 from tests.faults.history import machines, recorder, served_versions
 from tests.faults.history.checker import Evidence, Kept, KeptRow, Link, Snapshot, Update
@@ -67,7 +67,7 @@ class StormObserver:
         """Declares the final set. Its source is absent until the submitter writes it; until then it is refused."""
         source = prompts.final_source(self.directory)
         prompts.write_rows(source, prompts.FINAL_ROWS, 0)
-        final_set = prompts.final_set(self.directory)
+        final_set = prompts.final_set(self.config, self.directory)
         chunks: list[Chunk] = [chunk for chunk, _ in open_source(final_set.source).scan(final_set.chunk)]
         source.unlink()
         queue = self.admin()
@@ -103,6 +103,8 @@ class StormObserver:
             machines=machines.read(self.directory, fleet.CAPS),
             told=tuple(filter(None, map(result_of, Evaluations(queue.caller).lines(MOST_LINES)))),
             kept=tuple(results(store)),
+            components=status.components,
+            batch=self.config.learner.batch_groups,
         )
 
 
@@ -130,8 +132,9 @@ def monitor(directory: Path) -> int:
                 queue = queue or Clients(
                     connect_redis(config, "monitor", deadline_s=0), config.run.name, deadline_s=0.0
                 )
-                audit = queue.audit()
-                file.write(orjson.dumps({"t": time.time(), "audit": asdict(audit)}) + b"\n")
+                audit, status = queue.audit(), queue.figures()
+                words = {"undone": status.counts.get("undone", 0), "components": list(map(asdict, status.components))}
+                file.write(orjson.dumps({"t": time.time(), "audit": asdict(audit)} | words) + b"\n")
             except EchoQueueError:
                 queue = None
             time.sleep(random.uniform(*LOOK_S))
@@ -151,7 +154,8 @@ def snapshots(directory: Path) -> Iterator[Snapshot]:
     for line in (directory / SNAPSHOTS).read_bytes().split(b"\n"):
         with suppress(orjson.JSONDecodeError):
             words = orjson.loads(line)
-            yield Snapshot(words["t"], Audit(**words["audit"]))
+            components = tuple(ComponentStatus(**one) for one in words["components"])
+            yield Snapshot(words["t"], Audit(**words["audit"]), components, words["undone"])
 
 
 def surprises(directory: Path) -> Counter[str]:

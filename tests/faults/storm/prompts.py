@@ -7,7 +7,7 @@ from pathlib import Path
 
 import orjson
 
-from echo_queue.config import Evaluation, Prompts
+from echo_queue.config import Component, Config, Evaluation, Prompts
 from tests.faults.storm.simulated import VOCABULARY
 
 MOST_TURNS = 3
@@ -18,8 +18,9 @@ FINAL_SET, FINAL_ROWS = "final", 10
 """Declared at the beginning, submitted last: until then the run cannot be finished."""
 
 
-def write_set(directory: Path, seed: int, number: int) -> Prompts:
-    """Returns set `number` of a storm, the same each time; writes its source unless it is there."""
+def write_set(directory: Path, seed: int, number: int, component: str = "") -> Prompts:
+    """Returns set `number` of a storm, the same each time, of a component if one is named; writes its source unless it
+    is there."""
     draw = random.Random(f"{seed} {number}")
     source = directory / "sources" / f"set-{number:04d}.jsonl"
     rows = draw.randint(300, 2_000)
@@ -27,7 +28,7 @@ def write_set(directory: Path, seed: int, number: int) -> Prompts:
         write_rows(source, rows, number)
     return Prompts.model_validate(
         {
-            "set": source.stem,
+            "set": f"{component}.{source.stem}" if component else source.stem,
             "source": str(source),
             "epochs": draw.choice((1, 1, 1, 2)),
             "priority": draw.choice((0, 0, 1)),
@@ -37,13 +38,30 @@ def write_set(directory: Path, seed: int, number: int) -> Prompts:
     )
 
 
+def write_first(component: Component, rows: int) -> None:
+    """Writes the source of a component's first set."""
+    write_rows(Path(component.source), rows, number_of(component.name))
+
+
+def with_set(config: Config, prompts: Prompts) -> Config:
+    """Returns the configuration of this set; in a mixture its component has the set's properties."""
+    component = config.component_of(prompts.set)
+    if component is None:
+        return config.model_copy(update={"prompts": prompts})
+    changes = prompts.model_dump(include={"source", "epochs", "order"})
+    mixture = tuple(one.model_copy(update=changes) if one is component else one for one in config.mixture)
+    return config.model_copy(update={"mixture": mixture, "prompts": prompts})
+
+
 def write_held_out(evaluation: Evaluation, rows: int) -> None:
     """Writes the source of an evaluation."""
     write_rows(Path(evaluation.source), rows, number_of(evaluation.name), ONE_IN_POISON_HELD_OUT)
 
 
-def final_set(directory: Path) -> Prompts:
-    return Prompts.model_validate({"set": FINAL_SET, "source": str(final_source(directory))})
+def final_set(config: Config, directory: Path) -> Prompts:
+    """Returns the final set, which is of the first component if there is a mixture."""
+    name = f"{config.mixture[0].name}.{FINAL_SET}" if config.mixture else FINAL_SET
+    return Prompts.model_validate({"set": name, "source": str(final_source(directory))})
 
 
 def final_source(directory: Path) -> Path:
@@ -59,7 +77,7 @@ def is_poison(task: str) -> bool:
 
 def number_of(name: str) -> int:
     """Returns the number of the set of this name."""
-    return 0 if name == FINAL_SET else int(name.rpartition("-")[2])
+    return 0 if name.endswith(FINAL_SET) else int(name.rpartition("-")[2])
 
 
 def write_rows(source: Path, rows: int, number: int, one_in: int = ONE_IN_POISON) -> None:

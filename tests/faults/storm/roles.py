@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from echo_queue import failpoints, submission
-from echo_queue.config import Config
+from echo_queue.config import Config, Prompts
 from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import DONE, HOPELESS, EchoQueueError
@@ -146,25 +146,47 @@ def controller(directory: Path, config: Config, name: str) -> int:
 
 
 def submit(directory: Path, config: Config, name: str) -> int:
-    """Submits set after set while the backlog is short, the first one together with what is held out.
+    """Submits set after set while the backlog is short, the first ones together with what is held out.
 
-    A set that was acknowledged is never submitted again.
+    A set that was acknowledged is never submitted again. Of several components, that gets the next set of which the
+    least is left for its weight.
     """
     done = directory / "submitted"
     done.mkdir(exist_ok=True)
     queue = Clients.connected_as(config, "monitor")
     while not (directory / CLOSING).exists():
-        number = len(list(done.iterdir()))
-        if number < 2 or queue.status().backlog < BACKLOG:
-            submitted = prompts.write_set(directory, config.run.seed, number)
-            wait = random.random() < 0.5  # or leave it to Celery and its reconciler
-            alone = submitted.set if number else None
-            submission.submit(config.model_copy(update={"prompts": submitted}), set=alone, wait=wait)
+        number, wait = len(list(done.iterdir())), random.random() < 0.5  # or leave it to Celery and its reconciler
+        if not number and config.mixture:
+            submission.submit(config, wait=wait)
+            (done / "first").touch()
+        elif (component := _needy(config, queue, number)) is not None:
+            submitted = prompts.write_set(directory, config.run.seed, number, component)
+            _submit_set(prompts.with_set(config, submitted), submitted, alone=number > 0, wait=wait)
             (done / submitted.set).touch()
         time.sleep(0.05)
     prompts.write_rows(prompts.final_source(directory), prompts.FINAL_ROWS, 0)
-    submission.submit(config.model_copy(update={"prompts": prompts.final_set(directory)}), set=prompts.FINAL_SET)
+    final = prompts.final_set(config, directory)
+    _submit_set(prompts.with_set(config, final), final)
     return 0
+
+
+def _submit_set(config: Config, submitted: Prompts, alone: bool = True, wait: bool = True) -> None:
+    """Submits a set, `alone` or with all that is held out."""
+    source, name = (submitted.source, submitted.set) if alone else (None, None)
+    submission.submit(config, source, name, wait=wait)
+
+
+def _needy(config: Config, queue: Clients, number: int) -> str | None:
+    """Returns the component that needs prompts most, "" without a mixture; None if there are enough of all."""
+    if number < 2:
+        return config.mixture[0].name if config.mixture else ""
+    status = queue.figures()
+    if not status.components:
+        return "" if status.backlog < BACKLOG else None
+    total = sum(one.weight for one in status.components)
+    left = {one.name: (one.backlog + one.missing) * total / one.weight for one in status.components}
+    needy = min(left, key=left.__getitem__)
+    return needy if left[needy] < BACKLOG else None
 
 
 def rewinder(directory: Path, config: Config, name: str) -> int:

@@ -35,6 +35,9 @@ STOPS = {"worker": 6, "learner": 2, "controller": 2, "celery": 1, "submit": 1, "
 KINDS = ("function", "interactive")
 HELD_OUT_ROWS = (40, 80)
 """The fewest and the most prompts of a held-out set."""
+FIRST_ROWS = (300, 1_000)
+"""The fewest and the most prompts of a component's first set."""
+COMPONENT = "kind-"
 IN_CONTAINERS = {"worker": 0.12, "spot": 0.6}
 """The share of all kills and notices that workers in containers get, where one takes seconds to begin."""
 
@@ -59,6 +62,8 @@ def configure(directory: Path, seed: int, ranks: int | None = None) -> Config:
     draw = random.Random(f"held out {seed}")
     for evaluation in config.evaluation:
         prompts.write_held_out(evaluation, draw.randint(*HELD_OUT_ROWS))
+    for component in config.mixture:
+        prompts.write_first(component, draw.randint(*FIRST_ROWS))
     return config
 
 
@@ -71,7 +76,8 @@ def in_words(config: Config) -> str:
         f"{config.rollout.mode}, {config.environment.kind}, S = {staleness.s}, κ = {staleness.kappa}, "
         f"B = {config.learner.batch_groups}, {pace}, "
         f"what is late is {'sent back' if staleness.late == 'requeue' else 'waited for'}, "
-        f"{_methods(config)}, held out: {held_out}, "
+        f"{_methods(config)}, {f'mixture {config.mixture_weights}' if config.mixture else 'one kind of work'}, "
+        f"held out: {held_out}, "
         f"{'a learner of one process' if config.learner.ranks == 1 else f'{config.learner.ranks} ranks'}"
     )
 
@@ -129,12 +135,32 @@ def rules(directory: Path, seed: int, ranks: int | None = None) -> dict[str, Any
         },
         "selection": _selection(random.Random(f"selection {seed}"), s),
         "evaluation": _evaluations(directory, random.Random(f"evaluations {seed}")),
-    }
+    } | _mixture(directory, random.Random(f"mixture {seed}"))
 
 
 def _environment(kind: str) -> dict[str, object]:
     function = "guessing:Guessing" if kind == "interactive" else "rewards:matches_column"
     return {"kind": kind, "function": f"tests.workers.{function}"}
+
+
+def _mixture(directory: Path, draw: random.Random) -> dict[str, object]:
+    """In half of the storms several components, any with an environment of its own, and all but the first with a limit:
+    its samples are long enough to be stored on the way."""
+    if draw.random() < 0.5:
+        return {}
+    names = [f"{COMPONENT}{number}" for number in range(1, draw.randint(2, 3) + 1)]
+    components = [
+        {
+            "name": name,
+            "weight": draw.choice((1, 1, 3, 6, 0.5)),
+            "source": str(directory / "sources" / f"{name}.jsonl"),
+            "order": draw.choice(("sequential", "shuffled")),
+            "max_new_tokens": draw.choice((0, simulated.LONG // 2, simulated.SHORT) if name != names[0] else (0,)),
+        }
+        | ({"environment": _environment(draw.choice(KINDS))} if draw.random() < 0.5 else {})
+        for name in names
+    ]
+    return {"mixture": components}
 
 
 def _evaluations(directory: Path, draw: random.Random) -> list[dict[str, object]]:

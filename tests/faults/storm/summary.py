@@ -156,7 +156,9 @@ def met(config: Config, verdict: Verdict, done: Counter[str]) -> dict[str, int]:
         often["a rewind"] = verdict.rewound
     if config.staleness.s and done["notices"] >= MANY_NOTICES:
         often["a worker that handed its tasks back"] = verdict.handed_back
-    if config.environment.kind == "interactive":
+    if verdict.shares:
+        often["a stretch of admissions by the weights of a mixture"] = verdict.shares.stretches
+    if any(environment.kind == "interactive" for environment in config.trained_environments):
         often["an answer of the environment"] = verdict.answered
     if config.rollout.mode == "in-flight" and config.staleness.s:
         often["a group of several versions"] = verdict.mixed

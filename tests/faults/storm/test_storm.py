@@ -209,6 +209,21 @@ def test_every_storm_evaluates_and_some_of_its_held_out_prompts_are_poison(tmp_p
             assert 0 < sum(poison) <= 3
 
 
+def test_half_of_the_storms_have_a_mixture_of_which_some_prompts_of_each_component_are_poison(tmp_path: Path) -> None:
+    drawn = [Config.model_validate(rules(tmp_path, seed)) for seed in range(40)]
+    mixtures = [config for config in drawn if config.mixture]
+    assert 12 <= len(mixtures) <= 28 and {len(config.mixture) for config in mixtures} == {2, 3}
+    for component in mixtures[0].mixture:
+        prompts.write_first(component, prompts.ONE_IN_POISON)
+        ((_, rows),) = open_source(component.source).scan(1_000)
+        poison = [row.columns["poison"] for row in rows]
+        assert poison == [prompts.is_poison(f"{component.name}/0/{index}") for index in range(len(rows))]
+        assert sum(poison) == 1
+    more = prompts.write_set(tmp_path, 1, 7, "kind-1")
+    assert (more.set, prompts.number_of(more.set)) == ("kind-1.set-0007", 7)
+    assert prompts.number_of(prompts.final_set(mixtures[0], tmp_path).set) == 0
+
+
 def _batch(drawn: dict[str, dict[str, Any]]) -> object:
     return drawn["learner"]["batch_groups"]
 

@@ -24,9 +24,10 @@ from echo_queue.launch.supervisor import RoleState
 from echo_queue.queue.counts import counted, short
 from echo_queue.queue.dead_causes import DeadCause
 from echo_queue.queue.pool_status import pools_of
-from echo_queue.queue.types import Departure, FailedSet, Heartbeat, Status, WorkerStatus
+from echo_queue.queue.types import ComponentStatus, Departure, FailedSet, Heartbeat, Status, WorkerStatus
 from echo_queue.records import BASE, Version
 from echo_queue.records.validation import CAUSES
+from echo_queue.reporting.components import ComponentSummary
 from echo_queue.reporting.metrics import Summary, warnings
 
 UNKNOWN = "–"
@@ -126,6 +127,7 @@ def draw(picture: RunView) -> RenderableType:
     parts: list[RenderableType] = [_head(picture), _reward(picture)]
     parts += [_sentence(sentence, "") for sentence in evaluations(picture)]
     parts.append(_panels(picture))
+    parts += [_mixture(shown)] if (shown := _components(picture)) else []
     if picture.status and (listed := _listed(picture.status.workers)):
         parts.append(_workers(listed, picture.status))
         parts += [_weights(heard, picture.recent.t_bcast_s)] if (heard := _heard(listed)) else []
@@ -159,6 +161,7 @@ def line(picture: RunView) -> str:
             f"{short(measured.tokens_per_s)} tokens/s",
         ]
         parts += [f"weights everywhere after {measured.t_bcast_s:.2f} s"] if measured.t_bcast_s else []
+    parts += [_component_line(one) for one in _components(picture)]
     parts += evaluations(picture)
     if status and status.learner_came:
         parts.insert(2, f"version {status.learner.number}")
@@ -320,6 +323,62 @@ def _panel(title: str, body: RenderableType, height: int | None = None) -> Panel
     """Draws a box of `height` lines; None: of as many as its content has, which may be more than its rows."""
     whole = None if height is None else height + 2
     return Panel(body, title=title, title_align="left", box=ROUNDED, border_style="dim", height=whole)
+
+
+@dataclass(frozen=True)
+class _Component:
+    """A component of the mixture, and its share by the weights; None of what is not known of it."""
+
+    name: str
+    queued: ComponentStatus | None
+    weighed: float | None
+    admitted: float | None
+    trained: ComponentSummary | None
+
+
+def _components(picture: RunView) -> list[_Component]:
+    """Returns the components of the mixture as the queue has them, or else those of which some was trained."""
+    trained = picture.summary.components
+    if not (queued := picture.status.components if picture.status else ()):
+        return [_Component(name, None, None, None, one) for name, one in trained.items()]
+    weights, admitted = sum(one.weight for one in queued), sum(one.admitted for one in queued)
+    return [
+        _Component(
+            one.name, one, one.weight / weights, one.admitted / admitted if admitted else None, trained.get(one.name)
+        )
+        for one in queued
+    ]
+
+
+def _mixture(components: Sequence[_Component]) -> RenderableType:
+    """Draws the shares of each component: by the weights, of what was admitted, and of what was trained."""
+    table = Table(box=None, expand=True, padding=(0, 1), header_style="dim")
+    table.add_column("component", no_wrap=True)
+    to_come = any(one.queued and one.queued.missing for one in components)
+    for name in ("weight", "admitted", "trained", "reward", "backlog", *(["to come"] if to_come else [])):
+        table.add_column(name, justify="right")
+    for one in components:
+        trained, queued = one.trained, one.queued
+        reward = f"{trained.reward_first:.2f} → {trained.reward_last:.2f}" if trained else UNKNOWN
+        shares = [_percent(share) for share in (one.weighed, one.admitted, trained.share if trained else None)]
+        left = [f"{queued.backlog:,}", f"{queued.missing:,}"] if queued else [UNKNOWN, UNKNOWN]
+        table.add_row(one.name, *shares, reward, *left[: 1 + to_come])
+    return _panel("mixture", table)
+
+
+def _percent(share: float | None) -> str:
+    return UNKNOWN if share is None else f"{share:.1%}"
+
+
+def _component_line(component: _Component) -> str:
+    told = component.name
+    if component.trained:
+        one = component.trained
+        told += f" {one.reward_first:.2f} → {one.reward_last:.2f}, {one.share:.1%} of the groups"
+    if component.queued:
+        told += f"{',' if component.trained else ''} backlog {component.queued.backlog:,}"
+        told += f" and {component.queued.missing:,} to come" if component.queued.missing else ""
+    return told
 
 
 def _queue(status: Status | None) -> tuple[str, RenderableType]:

@@ -6,7 +6,8 @@ about what was trained or how old that was. Each violation names ids and the lin
 
 `evidence`: what is known, and how it is asked. `check_prompts`: what became of each prompt. `check_weights`: what made
 it. `check_partials`: what others went on from. `check_evaluation`: what rounds asked, and found out. `check_books`:
-whether all counts agree. `check_fleet`: whether its machines were started and ended once. `verdict`: all of it.
+whether all counts agree. `check_fleet`: whether its machines were started and ended once. `check_mixture`: whether
+components had their shares. `verdict`: all of it.
 """
 
 from tests.faults.history.checker.check_books import keeps

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from echo_queue.evaluation.results import EvaluationResult
-from echo_queue.queue import Audit, staleness_rules
+from echo_queue.queue import Audit, ComponentStatus, staleness_rules
 from echo_queue.records import Version
 from tests.faults.history.facts import Generated
 from tests.faults.history.machines import Machines
@@ -47,8 +47,12 @@ class Link:
 
 @dataclass(frozen=True)
 class Snapshot:
+    """`components`: those of a mixture; `undone`: groups of checkpoints that were left behind by then."""
+
     time_s: float
     audit: Audit
+    components: tuple[ComponentStatus, ...] = ()
+    undone: int = 0
 
 
 class KeptRow(NamedTuple):
@@ -76,7 +80,8 @@ class Evidence:
     `poison`: prompts that no environment can score. Tokens from `vocabulary` on are spoiled. `stamped`: the tensors
     tell their version (`stamps`), and a group says which made it. `served`: what the workers loaded, if that was seen.
     `machines`: what those of a fleet said of themselves, if there is one. `told`, `kept`: what the queue tells of
-    rounds of evaluation, and what the store has of them.
+    rounds of evaluation, and what the store has of them. `components`: those of the run's mixture in the end. `batch`:
+    groups of an update.
     """
 
     events: tuple[Event, ...]
@@ -96,6 +101,13 @@ class Evidence:
     machines: Machines | None = None
     told: tuple[EvaluationResult, ...] = ()
     kept: tuple[Kept, ...] = ()
+    components: tuple[ComponentStatus, ...] = ()
+    batch: int = 1
+
+    @cached_property
+    def leased(self) -> frozenset[str]:
+        """Every id that a worker was told to have leased."""
+        return frozenset(task for event in self.answers("lease") for task in event.facts.ids)
 
     @cached_property
     def trained(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tests.faults.history.checker.check_books import accounting, checkpoints, identity, keeps, records
 from tests.faults.history.checker.check_evaluation import RoundCounts, Rounds
 from tests.faults.history.checker.check_fleet import FleetCounts, fleet, fleet_counts
+from tests.faults.history.checker.check_mixture import ShareCounts, share_counts, shares
 from tests.faults.history.checker.check_partials import StoredProgress
 from tests.faults.history.checker.check_prompts import deaths, lost, never_attempted, promised, trained_twice
 from tests.faults.history.checker.check_weights import Lags, loaded, stamped
@@ -46,6 +47,7 @@ class Verdict:
     """Completed groups to which their environment answered."""
     rounds: RoundCounts | None
     fleet: FleetCounts | None
+    shares: ShareCounts | None
     violations: tuple[Violation, ...]
 
     @property
@@ -77,6 +79,8 @@ class Verdict:
             lines.append(f"evaluation  {self.rounds}")
         if self.fleet:
             lines.append(f"fleet       {self.fleet}")
+        if self.shares:
+            lines.append(f"mixture     {self.shares}")
         if self.violations:
             lines += ["VIOLATIONS", *map(str, self.violations)]
         return "\n".join(lines)
@@ -101,6 +105,7 @@ def judge(evidence: Evidence) -> Verdict:
         *identity(evidence),
         *accounting(evidence),
         *fleet(evidence),
+        *shares(evidence),
     ]
     surviving = evidence.surviving_updates
     trained = Counter(evidence.trained)
@@ -127,6 +132,7 @@ def judge(evidence: Evidence) -> Verdict:
         answered=sum(made.observed > 0 for made in evidence.completed.values()),
         rounds=rounds.counts,
         fleet=fleet_counts(evidence),
+        shares=share_counts(evidence),
         violations=tuple(found),
     )
 
