@@ -25,6 +25,8 @@ from workers.environments.protocol import ScoringRequest
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 MODEL_FILES = {f"Qwen/Qwen3-{size.upper()}": MODELS / f"qwen3-{size}.json" for size in ("0.6b", "4b", "8b")}
+MADE = {"runs/smollm2/base": MODELS / "smollm2-135m.json"}
+"""Models that a recipe makes."""
 ELSEWHERE = re.compile(r"other machines?|spot machines?|on the others,")
 GSM8K = [
     ("How many eggs are 6 dozen?", "A dozen is <<12=12>>12.\n6 dozen are <<6*12=72>>72.\n#### 72"),
@@ -48,6 +50,7 @@ def test_it_has_no_problems(gpus: int, path: Path, tmp_path: Path, monkeypatch: 
     config: Config = load(path, {})
     brought = {str(tmp_path / config.prompts.source), "rollout.engine" if config.rollout.engine == "vllm" else ""}
     brought |= {str(tmp_path / evaluation.source) for evaluation in config.evaluation}
+    brought |= {"model.base"} if config.model.base in MADE else set()
     brought |= {"learner.device"} if config.learner.device == "cuda" else set()
     brought |= {"redis.url", "store.url"} if config.redis.url != EMBEDDED else set()
     assert {problem.where for problem in examine(path).problems} <= brought
@@ -71,7 +74,7 @@ def device_of(path: Path) -> str:
 def test_it_can_be_estimated_and_its_bound_holds(path: Path) -> None:
     """And the learner fits the device that the recipe names, with what a card needs besides."""
     config: Config = load(path, {})
-    file, assumed = MODEL_FILES.get(config.model.base), Assumptions(device=device_of(path))
+    file, assumed = (MODEL_FILES | MADE).get(config.model.base), Assumptions(device=device_of(path))
     found = estimate(config, model_shape(config, file), assumed)
     needed = learner_needs(config, found.learner)
     assert not found.device.memory or needed <= found.device.usable < found.device.memory
