@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from echo_queue.queue import Heartbeat, Peer
 from echo_queue.queue.acl import rules
 from echo_queue.records import Version
 from tests.queue.clients import Clients
-from tests.queue.queue_harness import QueueHarness
+from tests.queue.queue_harness import RULES, QueueHarness
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "operations.md"
 SETUP, *BLOCKS = re.findall(r"```sh\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), flags=re.DOTALL)
@@ -34,7 +35,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with server.client() as client:
         queue = Clients(client, RUN, deadline_s=10.0)
         queue.install()
-        harness = QueueHarness(queue)
+        harness = QueueHarness(queue, replace(RULES, mixture="a:6 b:3"))
         harness.round()
         first, second, *_ = harness.lease(4, worker="worker-2")
         queue.fail("worker-2", first.id, "Traceback: the scorer broke")
@@ -75,6 +76,7 @@ def answer(directory: Path, heading: str) -> str:
     ("question", "facts"),
     [
         ("How deep is each queue?", ["submitted\t40", "trained\t2", "dead 1", "retry ", "verdict\tOK"]),
+        ("Does the mixture keep to its weights?", ["a\t", "a:6 b:3"]),
         ("Is the identity kept?", ["difference\t0", "lost\t0", "verdict\tOK"]),
         ("What is the current version?", ["0\t1\t", "number\t1", "manifest\tweights/0.1"]),
         ("Which workers live, and what do they do?", ["── worker-1: ", "state=generating", "worker-2"]),

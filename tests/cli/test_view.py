@@ -446,6 +446,14 @@ def test_what_is_not_known_of_a_component_is_not_shown_as_0() -> None:
     assert ["│", "math", "60.0%", "–", "–", "–", "600", "0", "│"] in rows
 
 
+def test_a_mixture_without_learner_and_prompts_has_no_figures() -> None:
+    assert MIXTURE.status
+    nobody = replace(MIXTURE.status, learner_silent_ms=-1, submitted=0, workers=(), learner=Version(0, 0))
+    unheard = replace(MIXTURE, phase="making the base model", summary=summarise([]), rewards=(), status=nobody)
+    assert view.line(unheard) == "3:07  making the base model  worker-1 restarted 2×"
+    assert "─ mixture" not in drawn(unheard)
+
+
 def test_a_component_that_teaches_nothing_is_named() -> None:
     flat = {name: replace(one, zero_variance_groups=one.groups) for name, one in mixed(1.0, 0.5).items()}
     updates = [update(1, components=mixed(0.5, 0.5))]

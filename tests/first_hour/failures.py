@@ -362,6 +362,52 @@ def _returns() -> Iterator[Failure[Home]]:
     yield Failure("a column that is taken", taken, "prompts.source", "versions, a name that the reward", "rename that")
 
 
+def mixture(*changes: tuple[str, str]) -> Spoil:
+    """Returns what writes a run of two components in place of [prompts], with these changes of its text."""
+    text = CONFIG.replace('[prompts]\nset = "mine"\nsource = "prompts.jsonl"\n', MIXTURE)
+    for old, new in changes:
+        text = text.replace(old, new)
+    return written("run.toml", text)
+
+
+MIXTURE = """
+[[mixture]]
+name = "one"
+source = "prompts.jsonl"
+
+[[mixture]]
+name = "two"
+source = "prompts.jsonl"
+weight = 2
+max_prompt_tokens = 4
+"""
+
+
+def _mixture() -> Iterator[Failure[Home]]:
+    name, second = "mixture[1].name", 'name = "two"'
+    twice = mixture((second, 'name = "one"'))
+    yield Failure("a component twice", twice, name, "the name of another component", "choose another name")
+    dotted = mixture((second, 'name = "two.b"'))
+    yield Failure("a component with a dot", dotted, name, "up to 32 small letters", 'write "two-b"')
+    beside = both(mixture(), setting(prompts__source="prompts.jsonl"))
+    yield Failure("prompts beside", beside, "prompts.source", "not used with [[mixture]]", "write it in a component")
+    weight = mixture(("weight = 2", "weight = 0"))
+    yield Failure("no weight", weight, "mixture[1].weight", "0 is not valid", "write more than 0")
+    limit = "mixture[1].max_prompt_tokens"
+    above = mixture(("tokens = 4", "tokens = 9"))
+    yield Failure("above the model's limit", above, limit, "more than model.max_prompt_tokens, 8", "set 8 or less")
+    below = mixture(("tokens = 4", "tokens = 2"))
+    yield Failure("too long for a component", below, "prompts.jsonl:1", "3 tokens, the model takes 2", limit)
+    nowhere = mixture((f'{second}\nsource = "prompts.jsonl"', f'{second}\nsource = "none.jsonl"'))
+    yield Failure("no file of a component", nowhere, "none.jsonl", "cannot be read", "")
+    sourceless = mixture(('source = "prompts.jsonl"\n', ""))
+    yield Failure("no component's source", sourceless, "mixture", "no component names a source", "--set one")
+    own = mixture((second, f'{second}\nenvironment = {{ kind = "function", function = "rewards:rigth" }}'))
+    yield Failure("no such reward", own, "mixture[1].environment.function", "defines no rigth", "right")
+    held = mixture(("[environment]", '[[evaluation]]\nname = "two"\nsource = "prompts.jsonl"\n[environment]'))
+    yield Failure("held out and trained", held, "evaluation[0].name", "a set of component two", "held-out-two")
+
+
 def _settings() -> Iterator[Failure[Home]]:
     yield Failure("no TOML", written("run.toml", "s = = 4\n"), "run.toml", "line 1", "fix that line")
     rate = "learner.learning_rate"
@@ -439,6 +485,7 @@ GROUPS = {
     "rewards": _rewards,
     "judges": _judges,
     "returns": _returns,
+    "mixture": _mixture,
     "settings": _settings,
     "services": _services,
 }

@@ -198,3 +198,22 @@ def test_a_learner_allows_what_its_configuration_says() -> None:
         }
     )
     assert GroupLimits.of(config, 100) == GroupLimits(5, 100, 9, 11, -2.0, 3.0, turns=1)
+
+
+def test_a_group_of_a_component_keeps_to_its_limits_and_its_environment() -> None:
+    config = Config.model_validate(
+        {
+            "run": {"name": "r", "dir": "r"},
+            "rollout": {"group_size": 5},
+            "model": {"max_prompt_tokens": 9, "max_new_tokens": 11},
+            "mixture": [
+                {"name": "short", "max_new_tokens": 3, "environment": {"reward_max": 2.0}},
+                {"name": "played", "environment": {"kind": "interactive", "function": "a:B", "max_turns": 4}},
+            ],
+        }
+    )
+    limits = GroupLimits.of(config, 100)
+    short, played = (limits.of_set(name) for name in ("short.more", "played"))
+    assert (short.new_tokens, short.reward_max, short.turns) == (3, 2.0, 1)
+    assert (played.new_tokens, played.reward_max, played.turns) == (11, 1e6, 4)
+    assert short.tokens_key == "the longest answer of the component short"

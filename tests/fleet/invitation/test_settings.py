@@ -86,3 +86,16 @@ def test_what_joins_a_valid_run_is_valid_by_itself(settings: dict[str, Any]) -> 
     settings = shared(config)
     assert not list(foreign(settings))
     assert not list(contradictions(Config.model_validate(settings | RUN)))
+
+
+def test_a_machine_that_joins_makes_the_groups_of_all_components_as_the_others_do() -> None:
+    judged = {"kind": "function", "function": "judge:score", "processes": 3}
+    first = {"name": "math", "source": "/home/me/math.jsonl", "weight": 4, "max_new_tokens": 5, "max_prompt_tokens": 9}
+    settings = RUN | {"mixture": [first | {"environment": judged}, {"name": "words"}]}
+    brought = shared(Config.model_validate(settings))
+    assert brought["mixture"] == [
+        {"name": "math", "max_new_tokens": 5, "environment": {"kind": "function", "function": "judge:score"}},
+        {"name": "words"},
+    ]
+    assert code_named(brought) == "judge:score", "whoever joins is told whose code it runs"
+    assert list(foreign({"mixture": [{"name": "a", "source": "/etc/passwd"}]})) == ["mixture.source"]

@@ -338,8 +338,8 @@ class _Component:
 
 def _components(picture: RunView) -> list[_Component]:
     """Returns the components of the mixture as the queue has them, or else those of which some was trained."""
-    trained = picture.summary.components
-    if not (queued := picture.status.components if picture.status else ()):
+    trained, status = picture.summary.components, picture.status
+    if not (queued := status.components if status and (status.learner_came or status.submitted) else ()):
         return [_Component(name, None, None, None, one) for name, one in trained.items()]
     weights, admitted = sum(one.weight for one in queued), sum(one.admitted for one in queued)
     return [
