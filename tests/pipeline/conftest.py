@@ -22,8 +22,8 @@ def start(tmp_path: Path, base: Path) -> Iterator[Callable[..., SupervisedRun]]:
     """Starts the tiny run on the ready base model; nothing of it is left after the test."""
     started: list[SupervisedRun] = []
 
-    def begin(**overrides: str) -> SupervisedRun:
-        started.append(SupervisedRun(tmp_path, base, **overrides))
+    def begin(path: Path = TINY, **overrides: str) -> SupervisedRun:
+        started.append(SupervisedRun(tmp_path, base, path, **overrides))
         return started[-1]
 
     yield begin

@@ -4,12 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from echo_queue.cli.commands import app
 from echo_queue.cli.inspect.live.watcher import monitor
@@ -44,18 +43,19 @@ DEADLINE_S = 400.0
 class SupervisedRun:
     """A harness for a supervised run; `again` starts the next one in the same directory."""
 
-    def __init__(self, directory: Path, base: Path | None = None, **overrides: str) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, base: Path | None = None, path: Path = TINY, **overrides: str) -> None:
+        """`path`: the configuration, which the next run reads anew. `base`: a model in place of the one it names."""
+        self.directory, self.path = directory, path
         made = {"ECHO_QUEUE_MODEL__BASE": str(base)} if base else {}
         self.environ = {**os.environ, "ECHO_QUEUE_RUN__DIR": str(directory / "run"), **made, **overrides}
-        self.config: Config = load(TINY, self.environ)
+        self.config: Config = load(path, self.environ)
         self.output = directory / "output"
         self.process = self._start()
 
     def _start(self) -> "subprocess.Popen[bytes]":
         with self.output.open("ab") as output:
             return subprocess.Popen(
-                [sys.executable, "-m", "echo_queue.cli", "run", str(TINY)],
+                [sys.executable, "-m", "echo_queue.cli", "run", str(self.path)],
                 cwd=self.directory,
                 env=self.environ,
                 stdout=output,
@@ -134,7 +134,7 @@ class SupervisedRun:
         """Returns what a command that looks at the run answers. It runs in this process."""
         return CliRunner().invoke(app, [command, str(TINY), *words], env=self.environ)
 
-    def updates(self) -> list[metrics.UpdateMetrics]:
+    def updates(self) -> Sequence[metrics.UpdateMetrics]:
         return metrics.read(self.config.run.dir / "metrics.jsonl")
 
 

@@ -19,11 +19,13 @@ FINAL_SET, FINAL_ROWS = "final", 10
 
 
 def write_set(directory: Path, seed: int, number: int, component: str = "") -> Prompts:
-    """Returns set `number` of a storm, the same each time, of a component if one is named; writes its source unless it
-    is there."""
+    """Returns set `number` of a storm, the same each time; writes its source unless it is there.
+
+    One of a component is smaller, because the run ends only when the component of the least weight has trained its own.
+    """
     draw = random.Random(f"{seed} {number}")
     source = directory / "sources" / f"set-{number:04d}.jsonl"
-    rows = draw.randint(300, 2_000)
+    rows = draw.randint(300, 2_000) // (4 if component else 1)
     if not source.exists():
         write_rows(source, rows, number)
     return Prompts.model_validate(
