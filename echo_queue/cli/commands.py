@@ -544,10 +544,6 @@ def report(config: ConfigFile) -> None:
     typer.echo(write(load(config)))
 
 
-@config_app.command("check")
-def config_check(
-    config: ConfigFile,
-    role: Annotated[
 @app.command(rich_help_panel=PREPARE)
 def init(
     *,
@@ -571,6 +567,10 @@ def init(
     write_configuration(Given(file, model, reward, prompt, answer, yes), out)
 
 
+@config_app.command("check")
+def config_check(
+    config: ConfigFile,
+    role: Annotated[
         For,
         typer.Option("--for", metavar="ROLE", help="What this machine is to do: run, worker, learner or submitter."),
     ] = For.run,
