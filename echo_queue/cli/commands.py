@@ -544,6 +544,29 @@ def report(config: ConfigFile) -> None:
     typer.echo(write(load(config)))
 
 
+@app.command(rich_help_panel=PREPARE)
+def init(
+    *,
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE", help="Prompts: a file, a folder, s3://BUCKET/KEY or hf:NAME, as in prompts.source."
+        ),
+    ] = "",
+    model: Annotated[str, typer.Option(help="A model's folder, or a hub model as OWNER/NAME.")] = "",
+    reward: Annotated[str, typer.Option(help="math, or your own as module:function.")] = "",
+    prompt: Annotated[str, typer.Option(help="Column of the prompts, if it cannot be guessed.")] = "",
+    answer: Annotated[str, typer.Option(help="Column of the answers, if it cannot be guessed.")] = "",
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("run.toml"),
+    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing: take what is suggested.")] = False,
+) -> None:
+    """Write a configuration for the prompts in FILE that runs as it is. Nothing is overwritten."""
+    from echo_queue.cli.init.init import Given
+    from echo_queue.cli.init.init import init as write_configuration
+
+    write_configuration(Given(file, model, reward, prompt, answer, yes), out)
+
+
 @config_app.command("check")
 def config_check(
     config: ConfigFile,

@@ -13,6 +13,7 @@ from echo_queue.errors import Problem
 COMPOUND = (ast.If, ast.Try, ast.With, ast.For, ast.While, ast.Match)
 """Statements of which the text does not tell whether, and how often, they run."""
 
+UNWRITTEN = "NotImplementedError"
 NOWHERE = "neither in {} nor among the installed packages"
 
 
@@ -41,6 +42,19 @@ def wrong_returns(function: ast.AST | None) -> str:
     returns = [node for node in own if isinstance(node, ast.Return)]
     kinds = [_kind(node.value) for node in returns]
     return f"returns {kinds[0]} (line {returns[0].lineno})" if kinds and all(kinds) else ""
+
+
+def unwritten(function: ast.AST | None) -> int:
+    """Returns the line on which a function does nothing but to raise `NotImplementedError`; 0 if it is written."""
+    if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+        match [node for node in function.body if not _is_text(node)]:
+            case [ast.Raise(exc=ast.Name(id=name) | ast.Call(func=ast.Name(id=name)))] if name == UNWRITTEN:
+                return function.body[-1].lineno
+    return 0
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def _statements_of(function: ast.AST) -> Iterator[ast.AST]:

@@ -34,6 +34,12 @@ def _range(bounds: tuple[float, float]) -> tuple[float, float]:
     return bounds
 
 
+def _split(bounds: tuple[float, float]) -> tuple[float, float]:
+    if not 0 <= bounds[0] < bounds[1] <= 1:
+        raise PydanticCustomError("bad_split", "is no part of 0 to 1, as [0.0, 0.9] is")
+    return bounds
+
+
 Expression = Annotated[str, AfterValidator(_expression)]
 Range = Annotated[tuple[float, float], AfterValidator(_range)]
 
@@ -49,6 +55,10 @@ class PromptMap(Section):
     `{ answer = "#### (.+)" }` takes GSM8K's answers. A row in which nothing is found is refused."""
     ranges: dict[str, Range] = Field(default={})
     """Column of numbers → the smallest and largest that is kept, such as `{ pass_rate = [0.1, 0.9] }`."""
+    split: Annotated[tuple[float, float], AfterValidator(_split)] = (0.0, 1.0)
+    """A part of the prompts. Each has a number of its own in 0 to 1, drawn from its text, and is kept if that is not
+    below the first bound and below the second. `[0.0, 0.1]` and `[0.1, 1.0]` have no prompt in common: one for an
+    evaluation, the other to train on."""
     template: Annotated[str, AfterValidator(_template)] = ""
     """The prompt, in which `{question}` stands for the column `question`. Other braces stay, and `{{x}}` writes
     `{x}`."""

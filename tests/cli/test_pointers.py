@@ -12,6 +12,7 @@ PAGE = re.compile(r"docs/[a-z]+\.md")
 HAS = {
     ("echo_queue/capacity/loading.py", "docs/capacity.md"): "| section | keys |",
     ("echo_queue/capacity/loading.py", "docs/simulation.md"): "| key of `[simulation]` | default | meaning |",
+    ("echo_queue/cli/init/text.py", "docs/configuration.md"): "## `[prompts.map]`",
     ("echo_queue/cli/plan/estimate.py", "docs/lora.md"): "Bytes of a publication, for each value of the factors",
     ("echo_queue/cli/plan/estimate.py", "docs/weights.md"): "and count headers, digests and tables",
     ("echo_queue/cli/plan/fleet_plan.py", "docs/capacity.md"): "## How near the bounds are",

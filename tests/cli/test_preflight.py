@@ -87,7 +87,6 @@ def test_a_column_with_a_name_that_every_function_gets_is_named(folder: Path) ->
         "return float",
         "return score(completions)",
         "return completions == answer",
-        "raise NotImplementedError",
     ],
 )
 def test_what_may_be_a_list_of_rewards_is_left_to_the_first_call(folder: Path, body: str) -> None:

@@ -183,6 +183,8 @@ def _mapping() -> Iterator[Failure[Home]]:
     yield Failure("a template of no column", mapping(template="Hi"), f"{where}.template", "names no column", "")
     backwards = mapping(ranges="{level = [2, 1]}")
     yield Failure("a range backwards", backwards, f"{where}.ranges.level", "ends below its beginning", "")
+    parts = mapping(split="[0.9, 0.1]")
+    yield Failure("a part of nothing", parts, f"{where}.split", "no part of 0 to 1", "")
     lengths = mapping(min_characters="9", max_characters="8")
     yield Failure("lengths backwards", lengths, where, "max_characters is below min_characters", "")
 
@@ -357,6 +359,8 @@ def _returns() -> Iterator[Failure[Home]]:
     ):
         spoil = written("rewards.py", f"def right(completions, answer, **columns):\n    {text}\n")
         yield Failure(cause, spoil, where, what, fix)
+    text = 'def right(completions, **columns):\n    """What."""\n    raise NotImplementedError("write it")\n'
+    yield Failure("nothing yet", written("rewards.py", text), where, "not written yet: all that", "write it")
     asks = written("rewards.py", "def right(completions, versions, **columns): return [0.0 for _ in completions]\n")
     taken = both(asks, rows({"prompt": "one", "versions": "1"}))
     yield Failure("a column that is taken", taken, "prompts.source", "versions, a name that the reward", "rename that")

@@ -43,6 +43,17 @@ def test_a_column_gets_another_name_and_two_columns_may_change_places() -> None:
     assert of(GSM8K, columns={"prompt": "question"})["prompt"] == GSM8K["question"]
 
 
+def test_the_parts_of_a_split_are_the_whole_and_have_no_prompt_in_common_whoever_speaks_before_it() -> None:
+    rows = [{"prompt": f"prompt {number}"} for number in range(2_000)]
+    held, *others = ([row for row in rows if of(row, split=part)] for part in ((0, 0.1), (0.1, 0.6), (0.6, 1)))
+    assert 150 < len(held) < 250
+    assert sorted(row["prompt"] for part in (held, *others) for row in part) == sorted(row["prompt"] for row in rows)
+    kept = [row for row in rows if of(row, split=(0, 0.1), system="S", chat=True)]
+    assert kept == held, "what is put around a prompt does not move it"
+    messages = [{"prompt": [{"role": "user", "content": row["prompt"]}]} for row in rows]
+    assert 150 < sum(of(row, split=(0, 0.1)) is not None for row in messages) < 250
+
+
 def test_a_system_message_comes_before_the_messages_that_a_row_has() -> None:
     messages = [{"role": "user", "content": "Hi"}]
     system = [{"role": "system", "content": "S"}]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from echo_queue.config import Config, Environment, module_search
-from echo_queue.config.function_text import definition, missing_import, wrong_returns
+from echo_queue.config.function_text import definition, missing_import, unwritten, wrong_returns
 from echo_queue.config.model import NAMED
 from echo_queue.config.rewards import TABLES, named_code
 from echo_queue.errors import ConfigError, EchoQueueError, Problem, UnfitPromptError
@@ -110,6 +110,9 @@ def _code(section: str, environment: Environment) -> Iterator[Problem]:
         if isinstance(function, ast.ClassDef):
             what = f"{reference} is a class, which a call makes an instance of, and no rewards"
             yield Problem(where, what, "name a function, or an instance that can be called")
+        elif line := unwritten(function):
+            what = f"{reference} is not written yet: all that it does is to raise NotImplementedError (line {line})"
+            yield Problem(where, what, "write it: it returns a list with one number per completion")
         elif wrong := wrong_returns(function):
             fix = "return a list with one number per completion"
             yield Problem(where, f"{reference} {wrong}, and no list of rewards", fix)

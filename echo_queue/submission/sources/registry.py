@@ -62,15 +62,28 @@ def open_source(name: str, own: str = "", store: "StoreEndpoint | None" = None) 
             raise PromptError(Problem("prompts.source", what, "name it there, or submit a file"))
         rows = OwnRows(address, options)
         return RowSource(rows.name, [rows])
-    parts = _parts(absolute(address), store) if address else None
-    if parts is None:
-        what = f"{name!r} is not a source of prompts" if name else "no source is named"
-        raise PromptError(Problem("prompts.source", what, CHOICES))
-    return RowSource(*parts, _map(address, options))
+    return RowSource(*_parts(address, store), _map(address, options))
 
 
-def _parts(address: str, store: "StoreEndpoint | None") -> tuple[str, Sequence["Rows"]] | None:
-    """Returns the address under which every machine finds the same rows, and what holds them; None if nothing does."""
+def first_rows(address: str, count: int) -> list[object]:
+    """Returns the first rows of a file, a folder or a data set, as they stand there.
+
+    Raises `PromptError` for rows that cannot be read, and for what holds none; `ServiceError` as `open_source`.
+    """
+    from echo_queue.submission.sources.rows import BadRow, refuse
+
+    _, parts = _parts(address, None)
+    part = parts[0]
+    found = next(part.slices(0, count), None)
+    if found is None:
+        raise PromptError(Problem(part.name, "is empty", "write one prompt per line, or per row"))
+    refuse((part.location(row), value) for row, value in enumerate(found.values) if isinstance(value, BadRow))
+    return list(found.values)
+
+
+def _parts(name: str, store: "StoreEndpoint | None") -> tuple[str, Sequence["Rows"]]:
+    """Returns the address under which every machine finds the same rows, and what holds them. Raises `PromptError`."""
+    address = absolute(name)
     if address.startswith(HUGGING_FACE):
         from echo_queue.submission.sources.hugging_face import open_data_set
 
@@ -82,8 +95,11 @@ def _parts(address: str, store: "StoreEndpoint | None") -> tuple[str, Sequence["
         return address, objects_of(address, store)
     from echo_queue.submission.sources.files.forms import files_of
 
-    files = files_of(Path(address))
-    return None if files is None else (address, files)
+    files = files_of(Path(address)) if name else None
+    if files is None:
+        what = f"{name!r} is not a source of prompts" if name else "no source is named"
+        raise PromptError(Problem("prompts.source", what, CHOICES))
+    return address, files
 
 
 def _map(address: str, written: Mapping[str, Any]) -> PromptMap:

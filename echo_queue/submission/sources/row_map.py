@@ -6,7 +6,10 @@ import math
 import re
 from collections.abc import Iterable
 
-from echo_queue.config.prompt_map import COLUMN, PromptMap
+import orjson
+from blake3 import blake3
+
+from echo_queue.config.prompt_map import COLUMN, UNMAPPED, PromptMap
 from echo_queue.submission.sources.rows import BadRow, kind_of
 
 SHOWN = 60
@@ -30,11 +33,20 @@ def mapped(rules: PromptMap, values: object) -> object | None:
     length = len(prompt) if isinstance(prompt, str) else _length(prompt)
     if length < rules.min_characters or 0 < rules.max_characters < length:
         return None
+    if rules.split != UNMAPPED.split and not rules.split[0] <= _number_of(prompt) < rules.split[1]:
+        return None
     if rules.system or rules.chat:
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         before = [{"role": "system", "content": rules.system}] if rules.system else []
         row["prompt"] = [*before, *messages] if isinstance(messages, list) else messages
     return row
+
+
+def _number_of(prompt: object) -> float:
+    """Returns a prompt's own number, in 0 ≤ number < 1; equal prompts have the same, wherever they stand."""
+    text = prompt if isinstance(prompt, str) else orjson.dumps(prompt, default=str)
+    drawn = int.from_bytes(blake3(text.encode() if isinstance(text, str) else text).digest(length=6))
+    return drawn / (1 << 48)
 
 
 def _length(messages: object) -> int:

@@ -1,0 +1,1 @@
+"""`echo-queue init`: a configuration that runs as it is, of a file of prompts."""
