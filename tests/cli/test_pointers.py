@@ -30,7 +30,7 @@ HAS = {
     ("echo_queue/fleet/invitation/register.py", "docs/rights.md"): "Only `admin` may",
     ("echo_queue/queue/caller.py", "docs/rights.md"): "| role | may call |",
     ("echo_queue/launch/servers/serving.py", "docs/rights.md"): "`redis.username` names the user",
-    ("echo_queue/submission/declaration.py", "docs/configuration.md"): "## `[prompts]`",
+    ("echo_queue/submission/configured_sets.py", "docs/configuration.md"): "## `[prompts]`",
     ("echo_queue/weights/ciphers.py", "docs/rights.md"): "run_keys",
     ("learner/batch_collector.py", "docs/operations.md"): "## Paged at night",
     ("learner/model/attention/__init__.py", "docs/models.md"): "| family (`model_type`) | trained |",
