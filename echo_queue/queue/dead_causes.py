@@ -2,11 +2,12 @@
 
 A prompt dies after `queue.max_attempts` attempts that failed, and one bad prompt says nothing about the others. If the
 first prompts all die before any group is completed, the cause lies in what they share: the reward function, the model,
-the machines. Then the run ends, before it spends the attempts of all others.
+the machines. Then the run ends, before it spends the attempts of all others. In a mixture those of each component that
+has prompts must have died so: what is broken in one component does not end the others.
 """
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -61,7 +62,9 @@ def check_first_groups(run: RunState) -> bool:
     if status.counts.get("completed", 0) or status.trained:
         return True
     died = [task for task in run.dead(LOOKED_AT) if task.worker] if status.dead >= FIRST_DEAD else []
-    if len(died) >= FIRST_DEAD:
+    components = [one.name for one in status.components if one.admitted or one.backlog or one.missing]
+    by_component = Counter(task.id.partition("/")[0].partition(".")[0] for task in died)
+    if len(died) >= FIRST_DEAD and all(by_component[name] >= FIRST_DEAD for name in components):
         raise HopelessError(hopeless(died))
     return False
 

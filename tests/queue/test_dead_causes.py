@@ -3,8 +3,10 @@
 import pytest
 
 from echo_queue.errors import HOPELESS, HopelessError
+from echo_queue.queue import Chunk, PromptSet, RunRules
 from echo_queue.queue.dead_causes import FIRST_DEAD, DeadCause, causes, check_first_groups
 from echo_queue.queue.types import DeadTask
+from echo_queue.records import PromptShard
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import RULES, QueueHarness
 
@@ -57,6 +59,27 @@ def test_a_run_whose_first_prompts_all_die_is_hopeless(queue: Clients) -> None:
     assert told.value.exit_code == HOPELESS
     assert queue.revive([task.id for task in queue.dead()]) == FIRST_DEAD
     assert not check_first_groups(queue), "it goes on with the dead"
+
+
+def test_what_is_broken_in_one_component_does_not_end_a_mixture(queue: Clients) -> None:
+    rules = RunRules(s=20, batch=4, pace=False, max_attempts=1, mixture="a:1 b:1")
+    harness = QueueHarness(queue, rules, prompts=0)
+    for name in ("a", "b.more"):
+        queue.declare(PromptSet(name, "test"), [Chunk(0, 0, 10)])
+    for name in ("a", "b.more"):
+        queue.submit(name, 0, PromptShard(name, 0, 10))
+    leased = harness.lease(2 * FIRST_DEAD)
+    of = {name: [task for task in leased if task.set.startswith(name)] for name in "ab"}
+    assert [len(tasks) for tasks in of.values()] == [FIRST_DEAD] * 2
+    for task in (*of["b"], *of["a"][1:]):
+        queue.fail("w1", task.id, "KeyError: 'answer'")
+    queue.reclaim()
+    assert queue.status().dead == 2 * FIRST_DEAD - 1
+    assert not check_first_groups(queue), "a third prompt of the other component may be completed yet"
+    queue.fail("w1", of["a"][0].id, "KeyError: 'answer'")
+    queue.reclaim()
+    with pytest.raises(HopelessError, match="first 6 prompts died"):
+        check_first_groups(queue)
 
 
 def test_once_a_group_is_completed_no_dead_prompt_ends_the_run(queue: Clients) -> None:

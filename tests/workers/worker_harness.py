@@ -72,6 +72,10 @@ class WorkerHarness:
     def submit(self, prompts: Sequence[str | list[Message]], **columns: Any) -> None:
         self._submit(PromptSet("p", "test"), prompts, columns)
 
+    def submit_as(self, name: str, prompts: Sequence[str], **columns: Any) -> None:
+        """Submits `prompts` as a further set to train on."""
+        self._submit(PromptSet(name, "test"), prompts, columns)
+
     def hold_out(self, name: str, prompts: Sequence[str], **columns: Any) -> None:
         """Submits `prompts` as a set that is never trained."""
         self._submit(PromptSet(name, "test", order="held_out"), prompts, columns)
