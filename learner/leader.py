@@ -33,6 +33,7 @@ from echo_queue.reporting.trained_groups import TrainedGroups
 from learner.batch_collector import Batch, BatchCollector, Pause
 from learner.diagnostics.guard import Guard
 from learner.evaluation.rounds import EvaluationRounds
+from learner.export.exporter import Exporter
 from learner.export.model_folder import add_companions, put_in_place
 from learner.housekeeper import Housekeeper
 from learner.publication.publish_thread import Snapshot, publication_period
@@ -83,13 +84,15 @@ class Leader:
         collector: BatchCollector,
         housekeeper: Housekeeper,
         evaluations: EvaluationRounds,
+        exporter: Exporter,
         check: Callable[[], None],
         write_model: WriteModel,
     ) -> None:
         self._config, self._team, self._queue, self._monitor = config, team, queue, monitor
         self._saver, self._newest, self._window = saver, newest, newest.window
         self.broadcast, self.collector, self._housekeeper = broadcast, collector, housekeeper
-        self._evaluations, self._check, self._write_model = evaluations, check, write_model
+        self._evaluations, self._exporter = evaluations, exporter
+        self._check, self._write_model = check, write_model
         self._metrics, self._trained_groups = MetricsLog(config.run.dir / "metrics.jsonl"), groups
         self._version = Version(newest.lineage, newest.version)
         self._handed_over = -1
@@ -112,11 +115,14 @@ class Leader:
         """Starts the threads that work beside the main one."""
         self._housekeeper.start()
         self.broadcast.start()
+        if self._exporter.configured:
+            self._exporter.start()
 
     def close(self) -> None:
         """Ends those threads."""
         self._housekeeper.close()
         self.broadcast.close()
+        self._exporter.close()
 
     # What is next -----------------------------------------------------------------------------------------------------
 
@@ -140,8 +146,8 @@ class Leader:
             if self._trained:
                 yield Order(self._version, save=True)
             self.commit(self._saver.wait())
-            if not stop.is_set() and self._evaluations.configured:
-                yield from self._evaluate_last(stop)
+            if not stop.is_set() and (self._evaluations.configured or self._exporter.configured):
+                yield from self._settle_last(stop)
             if not stop.is_set():
                 yield Order(self._version, publish=self._handed_over < self._version.number, export=True)
                 if self.finished:
@@ -150,13 +156,15 @@ class Leader:
         self.broadcast.wait()
         log.info("stopped at version %d; a restart continues", self._version.number)
 
-    def _evaluate_last(self, stop: Event) -> Iterator[Order]:
-        """Publishes the last version, and waits until it is evaluated, or `stop` is set."""
+    def _settle_last(self, stop: Event) -> Iterator[Order]:
+        """Publishes the last version, and waits until it is evaluated and exported, or `stop` is set."""
         self.broadcast.wait()
         if self._handed_over < self._version.number:
             yield Order(self._version, publish=True)
             self.broadcast.wait()
-        self._evaluations.settle(self._version, stop, self._check)
+        if self._evaluations.configured:
+            self._evaluations.settle(self._version, stop, self._check)
+        self._exporter.settle(stop, self._check)
 
     def _updates(self, stop: Event) -> Iterator[Order]:
         """Yields updates until the prompts are exhausted, `learner.max_updates` is reached, or `stop` is set."""

@@ -11,7 +11,7 @@ A deliberate simplification: the oldest groups come first, unless `learner.selec
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from functools import partial
 
@@ -32,6 +32,7 @@ from echo_queue.reporting.trained_groups import TrainedGroups
 from learner.batch_collector import BatchCollector
 from learner.evaluation import rounds
 from learner.evaluation.rounds import EvaluationRounds
+from learner.export.exporter import Exporter
 from learner.first_groups import FirstGroups
 from learner.follower import Follower
 from learner.housekeeper import Housekeeper
@@ -223,6 +224,7 @@ def _open_leader(
     announcements = LearnerQueue(caller.within(announcer.DEADLINE_S), lineage=newest.lineage)
     version = Version(newest.lineage, newest.version)
     housekeeping = connect(config)
+    exporter = Exporter(config, version)
     evaluations = EvaluationRounds(
         config,
         housekeeping.within(rounds.DEADLINE_S),
@@ -230,9 +232,24 @@ def _open_leader(
         vocabulary=policy.vocabulary,
         begun=version,
         on_suspend=validator.suspended.add,
+        on_best=exporter.found_best,
     )
-    ahead = evaluations.ask_ahead
-    broadcast = open_broadcast(config, store, team, queue, announcements=announcements, signer=signer, ask_ahead=ahead)
+
+    def needed() -> Collection[Version]:
+        judged = {evaluations.asked} if config.export.best and evaluations.asked else set()
+        return {*exporter.needed, *judged}
+
+    broadcast = open_broadcast(
+        config,
+        store,
+        team,
+        queue,
+        announcements=announcements,
+        signer=signer,
+        ask_ahead=evaluations.ask_ahead,
+        published=exporter.published,
+        needed=needed,
+    )
     first_groups = FirstGroups(monitor)
 
     def observe(status: Status) -> None:
@@ -246,6 +263,7 @@ def _open_leader(
         broadcast.check()
         saver.check()
         housekeeper.check()
+        exporter.check()
 
     return Leader(
         config,
@@ -261,6 +279,7 @@ def _open_leader(
         ),
         housekeeper=housekeeper,
         evaluations=evaluations,
+        exporter=exporter,
         check=check,
         write_model=policy.save_pretrained,
     )

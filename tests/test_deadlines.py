@@ -15,7 +15,7 @@ ALLOWED = {
     "learner/leader.py:Leader._orders": "likewise; and `BackgroundSaver.wait` has one",
     "learner/leader.py:Leader.publishes": "likewise",
     "learner/leader.py:Leader.finish": "likewise",
-    "learner/leader.py:Leader._evaluate_last": "likewise",
+    "learner/leader.py:Leader._settle_last": "likewise",
     "learner/leader.py:Leader._commit_all": "`BackgroundSaver.wait` has a deadline",
     "learner/training_loop.py:TrainingLoop.run": "`BackgroundSaver.wait` has a deadline of its own",
     "learner/recovery/state_files.py:in_threads": "threads whose requests have the store's deadline",

@@ -471,7 +471,11 @@ def export(
         ),
     ],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write.", show_default=False)],
+    *,
     adapter: Annotated[bool, typer.Option("--adapter", help="Only the LoRA adapters, as PEFT's folder.")] = False,
+    within_run: Annotated[
+        bool, typer.Option("--within-run", help="Fetch with the learner's rights, as the learner does.", hidden=True)
+    ] = False,
 ) -> None:
     """Write a version as a Hugging Face folder: weights, tokenizer, chat template and generation settings.
 
@@ -479,7 +483,7 @@ def export(
     """
     from echo_queue.cli.inspect.export import export as export_model
 
-    export_model(config, load(config), version, folder, adapter=adapter)
+    export_model(config, load(config), version, folder, adapter=adapter, within_run=within_run)
 
 
 @app.command(rich_help_panel=INSPECT)

@@ -204,6 +204,9 @@ def _mixture(config: Config) -> Iterator[Problem]:
 def _evaluations(config: Config) -> Iterator[Problem]:
     """Yields what is wrong with each evaluation, by itself and beside the others."""
     longest, names = config.model.max_new_tokens, [evaluation.name for evaluation in config.evaluation]
+    if config.export.best and config.export.best not in names:
+        fix = f"name one of {', '.join(names)}" if names else "write an [[evaluation]] of that name"
+        yield Problem("export.best", f"no evaluation is called {config.export.best}", fix)
     for number, evaluation in enumerate(config.evaluation):
         where, name = f"evaluation[{number}]", evaluation.name
         if name in names[:number]:

@@ -315,6 +315,17 @@ class Component(Section):
         return self.max_new_tokens or model.max_new_tokens
 
 
+class Export(Section):
+    """Versions that the learner writes to `run.dir/exports` while it trains, as Hugging Face folders (docs/export.md)."""
+
+    every_updates: int = Field(default=0, ge=0)
+    """Number of updates from one exported version to the next. 0 turns this off."""
+    best: str = ""
+    """Name of the evaluation whose best version, that with the greatest mean, is exported as well. Empty: none is."""
+    keep: Positive = 3
+    """Number of folders that stay, the newest ones. The best version's stays beside them."""
+
+
 class Preemption(Section):
     """Notices that a worker's machine will be taken away (docs/operations.md, spot notices)."""
 
@@ -657,6 +668,7 @@ class Config(Section):
     mixture: tuple[Component, ...] = ()
     environment: Annotated[Environment, WORKERS] = Environment()
     evaluation: tuple[Evaluation, ...] = ()
+    export: Export = Export()
     rollout: Annotated[Rollout, WORKERS] = Rollout()
     staleness: Annotated[Staleness, WORKERS] = Staleness()
     queue: Annotated[Queue, WORKERS] = Queue()

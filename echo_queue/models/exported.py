@@ -4,6 +4,7 @@ A folder is written under a temporary name beside it, and renamed once it is who
 folder, which no program reads and the next export to the same place removes.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,10 @@ from echo_queue.errors import ConfigError, Problem
 FILE = "export.json"
 EXPORTS = "exports"
 """The folder in the run's directory to which a learner exports versions by itself."""
+
+BEST = "best"
+"""The link there that leads to the best version."""
+NAME = re.compile(r"\d+\.\d+")
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,12 @@ def mark_of(folder: Path) -> Mark | None:
         return documents.decode(Mark, (folder / FILE).read_bytes().rstrip(b"\n"), FILE)
     except (OSError, ValueError):
         return None
+
+
+def exported_versions(folder: Path) -> list[str]:
+    """Returns the names of the versions whose exports stand in a folder: `LINEAGE.NUMBER`."""
+    found = folder.iterdir() if folder.is_dir() else ()
+    return [one.name for one in found if NAME.fullmatch(one.name) and mark_of(one)]
 
 
 def temporary_of(folder: Path) -> Path:

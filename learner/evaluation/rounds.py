@@ -19,7 +19,7 @@ from echo_queue.config import Config
 from echo_queue.connections.storage.object_store import MissingObject, ObjectStore
 from echo_queue.errors import EchoQueueError
 from echo_queue.evaluation import stored
-from echo_queue.evaluation.results import EvaluationResult, best_mean, curves, summarise
+from echo_queue.evaluation.results import EvaluationResult, best_mean, best_of, curves, summarise
 from echo_queue.queue import Caller, EvaluationQueue, Evaluations, LearnerQueue, Monitor, Payloads
 from echo_queue.queue.types import EvaluationRound, Status
 from echo_queue.records import Version
@@ -43,7 +43,8 @@ class EvaluationRounds:
     """The rounds of the lineage that begins at the version `begun`.
 
     `caller` and `store`: their calls should end within about `DEADLINE_S`. `vocabulary`: the model's. `clock`:
-    seconds that never go back. `on_suspend` is told of each worker that is suspended for its answers. The
+    seconds that never go back. `on_suspend` is told of each worker that is suspended for its answers, `on_best` of each
+    result that is the best of its evaluation so far, also of those that earlier learners found. The
     housekeeper's thread calls `observe`, the publish thread `ask_ahead`, the learner's every other method.
     """
 
@@ -56,10 +57,13 @@ class EvaluationRounds:
         vocabulary: int,
         begun: Version,
         on_suspend: Callable[[str], None] = lambda worker: None,
+        on_best: Callable[[EvaluationResult], None] = lambda result: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config, self._store, self._begun, self._clock = config, store, begun, clock
-        self._on_suspend = on_suspend
+        self._on_suspend, self._on_best = on_suspend, on_best
+        self.asked: Version | None = None
+        """The version of the round under way, which may turn out to be the best; of the last one until another."""
         self._validator = GroupValidator(GroupLimits.of(config, vocabulary), begun, PATIENCE)
         payloads = Payloads.of(config, store, validator=self._validator)
         self._queue = EvaluationQueue(caller, payloads, begun.lineage)
@@ -94,6 +98,8 @@ class EvaluationRounds:
         now = self._clock()
         if self._results is None:
             self._results = self._recalled(status)
+            for best in best_of(self._results).values():
+                self._on_best(best)
         self._note_idleness(status, now)
         self._workers_live = any(one.heartbeat and not one.suspended for one in status.workers)
         if self._leaving:
@@ -130,6 +136,7 @@ class EvaluationRounds:
         if self._settling.over or not self._workers_live:
             return
         due = [name for name in self._due(version, now) if self._has_arrived(name)]
+        self.asked = version if due else self.asked
         if due and (number := self._queue.evaluate(version, due)):
             self._asked = number, now
             log.info("evaluation %d asks version %s: %s", number, version, ", ".join(due))
@@ -137,7 +144,7 @@ class EvaluationRounds:
     def _follow(self, asked: EvaluationRound, status: Status, now: float) -> None:
         """Reads the answers of the round under way; ends it if all are there, or no more can come."""
         if self._open is None or self._open.number != asked.number:
-            self._open = self._taken_over(asked, now)
+            self._open, self.asked = self._taken_over(asked, now), asked.version
         if (under_way := self._open) is None:
             return
         under_way.note(asked, status, now)
@@ -246,6 +253,9 @@ class EvaluationRounds:
         self._untold.clear()
         self._record.add(lines)
         self._known.extend(one for one in results if not self._is_abandoned(one.version))
+        for one in results:
+            if one.best and not self._is_abandoned(one.version):
+                self._on_best(one)
         self._open = self._leaving = None
         for one in results:
             log.log(logging.WARNING if one.given_up else logging.INFO, "%s%s", one, ", the best so far" * one.best)

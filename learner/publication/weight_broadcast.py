@@ -4,10 +4,10 @@
   several ranks, each makes the parts of its own share (`RankedMakers`), and rank 0 does the rest.
 - The pointer moves only when the version is stored whole. If Redis forgets the pointer, the housekeeper sets it again:
   no other role would.
-- Pruning spares every version that a living worker reports to serve.
+- Pruning spares every version that a living worker reports to serve, and what else is needed.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from echo_queue import weights
 from echo_queue.config import Config
@@ -26,7 +26,8 @@ from learner.ranks.team import Team
 
 
 class WeightBroadcast:
-    """The broadcast of one lineage. `ask_ahead` is called with each version right before the pointer moves to it.
+    """The broadcast of one lineage. `ask_ahead` is called with each version right before the pointer moves to it,
+    `published` right after, and `needed` gives versions that must stay in the store.
 
     The housekeeper's thread calls `observe`, the learner's every other method.
     """
@@ -41,8 +42,11 @@ class WeightBroadcast:
         makers: PartMakers,
         announcer: Announcer,
         ask_ahead: Callable[[Version], None],
+        published: Callable[[Version], None],
+        needed: Callable[[], Collection[Version]],
     ) -> None:
         self._store, self._queue, self._ask_ahead = store, queue, ask_ahead
+        self._published, self._needed = published, needed
         self._s = config.staleness.s
         self._weight_publisher, self._makers = weight_publisher, makers
         self._announcer = announcer
@@ -107,11 +111,12 @@ class WeightBroadcast:
         self._ask_ahead(version)
         self._queue.publish(published)
         self._pointer = published
+        self._published(version)
 
     def _publish_further(self, version: Version, hurried: Callable[[], bool]) -> None:
         """Publish thread: stores deltas for workers that missed versions; prunes versions that no worker can need."""
         self._weight_publisher.further(version, hurried)
-        weights.prune(self._store, version, self._s, self._served)
+        weights.prune(self._store, version, self._s, {*self._served, *self._needed()})
 
 
 def open_broadcast(
@@ -123,10 +128,12 @@ def open_broadcast(
     announcements: LearnerQueue,
     signer: Signer,
     ask_ahead: Callable[[Version], None],
+    published: Callable[[Version], None],
+    needed: Callable[[], Collection[Version]],
 ) -> WeightBroadcast:
     """Returns the broadcast of the configured run. `announcements`: the same queue, with a short deadline.
 
-    `ask_ahead`: as in `WeightBroadcast`.
+    `ask_ahead`, `published`, `needed`: as in `WeightBroadcast`.
     """
     announcer = Announcer(announcements)
     chunk_key = signing_key.run_keys(signer).chunk_key if config.weights.encrypt else None
@@ -151,4 +158,6 @@ def open_broadcast(
         makers=makers,
         announcer=announcer,
         ask_ahead=ask_ahead,
+        published=published,
+        needed=needed,
     )

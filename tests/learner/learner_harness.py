@@ -36,8 +36,8 @@ class LearnerHarness:
         self._workers: list[SimulatedWorker] = []
         make_base(directory / "base-model")
 
-    def config(self, **sections: dict[str, Any]) -> Config:
-        values: dict[str, dict[str, Any]] = {
+    def config(self, **sections: Any) -> Config:
+        values: dict[str, Any] = {
             "run": {"name": "test", "dir": self.directory / "run"},
             "model": {"base": str(self.directory / "base-model"), "max_prompt_tokens": 256, "max_new_tokens": 64},
             "rollout": {"group_size": 2},
@@ -46,7 +46,7 @@ class LearnerHarness:
             "queue": {"stall_deadline_s": 20.0, "lease_s": 3.0},
         }
         for section, changes in sections.items():
-            values[section] = values.get(section, {}) | changes
+            values[section] = changes if isinstance(changes, list) else values.get(section, {}) | changes
         return Config.model_validate(values)
 
     def __enter__(self) -> Self:

@@ -13,9 +13,11 @@ from echo_queue.models.exported import refuse_foreign, temporary_of
 NAMES = ("final", "best", "base")
 
 
-def export(path: Path, config: Config, version: str, folder: Path, *, adapter: bool) -> NoReturn:
-    """Becomes the program. Raises `ConfigError` for a folder or a version that cannot be, `ServiceError` for a version
-    that cannot be fetched."""
+def export(path: Path, config: Config, version: str, folder: Path, *, adapter: bool, within_run: bool) -> NoReturn:
+    """Becomes the program. `within_run`: the learner exports, with its own rights.
+
+    Raises `ConfigError` for a folder or a version that cannot be, `ServiceError` for one that cannot be fetched.
+    """
     if version not in NAMES and not VERSION.fullmatch(version):
         fix = f"write a version, such as 1.12 or 12, or one of {', '.join(NAMES)}"
         raise ConfigError(Problem("VERSION", f"{version!r} is no version of a run", fix))
@@ -24,7 +26,7 @@ def export(path: Path, config: Config, version: str, folder: Path, *, adapter: b
     workshop = temporary_of(folder)
     try:
         workshop.mkdir(parents=True, exist_ok=True)
-        found = find(config, version, workshop)
+        found = find(config, version, workshop, "learner" if within_run else "worker")
         source = _adapters(found) if adapter and found.weights is None else found.folder
     except OSError as error:
         what = f"cannot be written: {error.strerror or error}"

@@ -11,9 +11,10 @@ from pathlib import Path
 from echo_queue.cli.inspect import weights
 from echo_queue.cli.inspect.live.watcher import monitor_caller
 from echo_queue.config import Config
+from echo_queue.connections.secrets import Role
 from echo_queue.errors import ConfigError, Problem, ServiceError
 from echo_queue.evaluation.results import EvaluationResult, best_of
-from echo_queue.models.exported import EXPORTS, mark_of
+from echo_queue.models.exported import EXPORTS, exported_versions
 from echo_queue.models.hub import base_folder
 from echo_queue.queue import Evaluations
 from echo_queue.records import Version
@@ -34,11 +35,11 @@ class FoundModel:
     weights: Path | None = None
 
 
-def find(config: Config, model: str, keep: Path | None = None) -> FoundModel:
+def find(config: Config, model: str, keep: Path | None = None, role: Role = "worker") -> FoundModel:
     """Returns the model of this name.
 
     `keep`: the folder for a version's weights that no earlier command has fetched; default: where the next one finds
-    them. Raises `ConfigError`, and `ServiceError` for a version that cannot be fetched.
+    them. `role`: as whom to fetch them. Raises `ConfigError`, and `ServiceError` for a version that cannot be fetched.
     """
     if model == "base":
         return FoundModel(model, _base(config))
@@ -49,10 +50,11 @@ def find(config: Config, model: str, keep: Path | None = None) -> FoundModel:
             raise ConfigError(Problem("MODEL", what, "name a version, such as 1.12, `base` or a model folder"))
         return FoundModel(model, str(folder))
     if model == "best":
-        return _version(config, best_version(config), keep)
+        return _version(config, best_version(config, config.export.best), keep, role)
     if named := VERSION.fullmatch(model):
         number = int(named[2])
-        return _version(config, Version(int(named[1]), number) if named[1] else _newest(config, number), keep)
+        version = Version(int(named[1]), number) if named[1] else _newest(config, number)
+        return _version(config, version, keep, role)
     other = config.model_copy(update={"model": config.model.model_copy(update={"base": model, "revision": "main"})})
     return FoundModel(model, _base(other, "name a version, `final`, `base`, a model folder or a hub name"))
 
@@ -96,11 +98,10 @@ def _fetched(config: Config) -> list[Version]:
 
 def _exported(config: Config) -> list[Version]:
     """Returns the versions that the learner has exported."""
-    found = (config.run.dir / EXPORTS).glob("*")
-    return [Version.parse(one.name) for one in found if VERSION.fullmatch(one.name) and mark_of(one)]
+    return [Version.parse(name) for name in exported_versions(config.run.dir / EXPORTS)]
 
 
-def _version(config: Config, version: Version, keep: Path | None) -> FoundModel:
+def _version(config: Config, version: Version, keep: Path | None, role: Role) -> FoundModel:
     """Returns a version with the file of its weights, which is fetched unless it is here."""
     if version in _exported(config):
         return FoundModel(str(version), str(config.run.dir / EXPORTS / str(version)))
@@ -108,7 +109,7 @@ def _version(config: Config, version: Version, keep: Path | None) -> FoundModel:
     if version in _fetched(config):
         return FoundModel(str(version), _base(config), models / f"{version}.safetensors")
     file = (keep or models) / f"{version}.safetensors"
-    return FoundModel(str(version), _base(config), weights.fetch(config, str(version), file))
+    return FoundModel(str(version), _base(config), weights.fetch(config, str(version), file, role))
 
 
 def _newest(config: Config, number: int) -> Version:

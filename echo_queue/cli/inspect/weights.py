@@ -18,6 +18,7 @@ from echo_queue.cli.documents import BaseDocument, ManifestDocument, RouteDocume
 from echo_queue.cli.output import print_json
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
+from echo_queue.connections.secrets import Role
 from echo_queue.connections.storage.object_store import MissingObject, ObjectStore
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.launch.problem_output import print_problems
@@ -43,9 +44,9 @@ class StoredWeights:
     queue: TrustedWeights
 
     @classmethod
-    def of(cls, config: Config) -> "StoredWeights":
-        """Connects as a worker. Raises `ServiceError`."""
-        return cls(config, connect_store(config, "worker"), TrustedWeights(Caller.connect(config, "worker")))
+    def of(cls, config: Config, role: Role = "worker") -> "StoredWeights":
+        """Connects as this role. Raises `ServiceError`."""
+        return cls(config, connect_store(config, role), TrustedWeights(Caller.connect(config, role)))
 
     def keys(self) -> RunKeys:
         """Returns the keys of the run. Raises `ServiceError` if they are missing or are not the configured ones."""
@@ -251,11 +252,11 @@ class Verification:
         return (*find_path(self._store, None, base, self._verifier), route)
 
 
-def fetch(config: Config, name: str, to: Path | None) -> Path:
+def fetch(config: Config, name: str, to: Path | None, role: Role = "worker") -> Path:
     """Writes a version as one safetensors file, whole or not at all, and returns its path."""
     from safetensors.torch import save_file
 
-    stored = StoredWeights.of(config)
+    stored = StoredWeights.of(config, role)
     manifest, keys = stored.choose(name), stored.keys()
     path = to or config.run.dir / f"weights-{manifest.version}.safetensors"
     with stored.reading(manifest.version):

@@ -18,6 +18,7 @@ from echo_queue.connections.endpoints import EMBEDDED
 from echo_queue.errors import AGAIN, DONE, HOPELESS, EchoQueueError
 from echo_queue.evaluation.results import curves
 from echo_queue.launch.problem_output import WARNING, print_problems, print_wrapped
+from echo_queue.models.exported import BEST, EXPORTS
 from echo_queue.queue import Audit, Status
 from echo_queue.queue.counts import agreeing, counted, duration, short
 from echo_queue.queue.dead_causes import LOOKED_AT, DeadCause, causes
@@ -153,7 +154,9 @@ def _weights_line(summary: metrics.Summary) -> str:
 
 def _print_paths(console: Console, config: Config, page: Path) -> None:
     folder = config.run.dir
-    for what, path in ("model", folder / "model"), ("report", page), ("metrics", folder / "metrics.jsonl"):
+    best = folder / EXPORTS / BEST
+    bests = [("best", best.resolve())] if best.exists() else []
+    for what, path in ("model", folder / "model"), *bests, ("report", page), ("metrics", folder / "metrics.jsonl"):
         console.print(f"  {what:7}  {path}", markup=False, soft_wrap=True)
 
 

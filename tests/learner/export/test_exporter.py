@@ -1,0 +1,124 @@
+"""While a run trains, versions become folders: every so many updates, and the best one, which must still be stored."""
+
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from echo_queue.config import Config
+from echo_queue.config.checks import contradictions
+from echo_queue.evaluation.results import EvaluationResult, best_of
+from echo_queue.models.exported import BEST, Mark, mark_of
+from echo_queue.queue import Chunk, PromptSet
+from echo_queue.records import PromptShard, Version
+from echo_queue.reporting.evaluation_record import EvaluationRecord
+from learner.export import exporter as module
+from learner.export.exporter import Exporter
+from learner.training_loop import train
+from tests.learner.learner_harness import LearnerHarness
+from tests.waiting import wait_until
+
+HELD_OUT = "held"
+
+
+def result(number: int, evaluation: str = HELD_OUT) -> EvaluationResult:
+    version = Version(1, number)
+    return EvaluationResult(
+        evaluation=evaluation, version=version, round=1, update=number, prompts=1, samples=1, mean=0.5, best=True
+    )
+
+
+@pytest.mark.slow
+def test_a_run_exports_every_so_many_updates_and_its_best_version(harness: LearnerHarness) -> None:
+    """The best version is one that retention would have removed while training went on."""
+    config = harness.config(
+        evaluation=[{"name": HELD_OUT, "source": "made up", "every_updates": 100, "samples": 2}],
+        export={"every_updates": 4, "best": HELD_OUT, "keep": 1},
+        weights={"anchor_every": 1},
+        staleness={"s": 0},
+    )
+    harness.submit(config, 42)
+    queue = harness.queue(config)
+    queue.declare(PromptSet(HELD_OUT, "made up", order="held_out"), [Chunk(0, 0, 3)])
+    queue.submit(HELD_OUT, 0, PromptShard("nowhere", 0, 3))
+    harness.work(config)
+    train(config, threading.Event())
+    assert queue.status().finished
+    best = best_of(EvaluationRecord(config.run.dir).read())[HELD_OUT]
+    exports = config.run.dir / "exports"
+    folders = {one.name for one in exports.iterdir() if one.is_dir() and not one.is_symlink()}
+    assert folders == {"1.8", str(best.version)}, "of those of every four updates the newest one stays"
+    assert (exports / BEST).readlink() == Path(str(best.version))
+    assert best.version.number < 8, "it is an older one than the newest three"
+    for version in folders:
+        assert mark_of(exports / version) == Mark("test", version, adapter=False)
+    newer, older, final, base = (
+        AutoModelForCausalLM.from_pretrained(one)(torch.arange(1, 9).unsqueeze(0)).logits
+        for one in (exports / "1.8", exports / BEST, config.run.dir / "model", config.base_model)
+    )
+    assert not torch.equal(newer, older) and not torch.equal(newer, final) and not torch.equal(newer, base)
+
+
+def exporter(directory: Path, **export: object) -> Exporter:
+    values = {"run": {"name": "test", "dir": directory}, "model": {"base": "x"}, "export": export}
+    return Exporter(Config.model_validate(values), Version(1, 0))
+
+
+def test_a_version_is_due_once_so_many_updates_are_made_whichever_are_published(tmp_path: Path) -> None:
+    Mark("test", "1.4", adapter=False).write(made(tmp_path / "exports" / "1.4"))
+    values = {"run": {"name": "test", "dir": tmp_path}, "model": {"base": "x"}, "export": {"every_updates": 4}}
+    resumed = Exporter(Config.model_validate(values), Version(2, 6))
+    for number in (6, 7, 9, 10, 12, 17, 19, 20):
+        resumed.published(Version(2, number))
+    assert sorted(resumed.needed) == [Version(2, number) for number in (9, 12, 17, 20)]
+
+
+def test_only_the_chosen_evaluation_says_which_version_is_best(tmp_path: Path) -> None:
+    chosen = exporter(tmp_path, best=HELD_OUT)
+    chosen.found_best(result(3, "another"))
+    chosen.found_best(result(5))
+    chosen.found_best(result(5))
+    assert chosen.needed == {Version(1, 5)}
+    none = exporter(tmp_path)
+    none.found_best(result(5))
+    none.published(Version(1, 100))
+    assert not none.configured
+    assert not none.needed
+
+
+def test_an_export_that_fails_is_told_and_tried_again_and_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "PAUSE_S", 0.01)
+    (tmp_path / "exports").touch()
+    failing = exporter(tmp_path, every_updates=1)
+    failing.start()
+    try:
+        with caplog.at_level(logging.WARNING):
+            failing.published(Version(1, 1))
+            wait_until(lambda: not failing.needed, "the end of its attempts")
+        failing.check()
+        assert failing.is_alive()
+        assert [line for line in caplog.messages if "File exists" in line] == caplog.messages
+        assert len(caplog.messages) == module.ATTEMPTS
+        assert "version 1.1 was not exported, attempt 3 of 3" in caplog.messages[-1]
+    finally:
+        failing.close()
+    assert not failing.is_alive()
+
+
+def test_the_best_version_needs_an_evaluation_that_is_there() -> None:
+    values = {"run": {"name": "test", "dir": "x"}, "model": {"base": "x"}, "export": {"best": "other"}}
+    told = [str(one) for one in contradictions(Config.model_validate(values))]
+    assert any("export.best: no evaluation is called other" in one for one in told)
+    values["evaluation"] = [{"name": HELD_OUT, "source": "x"}]  # type: ignore[assignment]
+    told = [str(one) for one in contradictions(Config.model_validate(values))]
+    assert any("name one of held" in one for one in told)
+
+
+def made(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return folder
