@@ -316,7 +316,7 @@ class Component(Section):
 
 
 class Export(Section):
-    """Versions that the learner writes to `run.dir/exports` as Hugging Face folders, while it trains (docs/export.md)."""
+    """Versions that the learner writes to `run.dir/exports` while it trains, as model folders (docs/export.md)."""
 
     every_updates: int = Field(default=0, ge=0)
     """Number of updates from one exported version to the next. 0 turns this off."""
