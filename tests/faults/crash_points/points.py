@@ -51,6 +51,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
             for name in ("resume", "checkpoint", "archive", "background_saver", "state_files", "state_reader")
         ),
         "learner/ranks/team.py",
+        "learner/export/model_folder.py:put_in_place",
         "learner/evaluation/*.py",
         "echo_queue/evaluation/stored.py",
         "echo_queue/reporting/evaluation_record.py",

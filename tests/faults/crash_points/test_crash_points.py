@@ -132,13 +132,15 @@ def test_every_failpoint_is_a_point_of_some_role() -> None:
 GIVEN_AGAIN = (
     *(f"echo_queue/queue/{client}.py" for client in ("operator", "monitor", "fleet")),
     "echo_queue/fleet/drivers/",
+    "learner/export/exporter.py",
 )
 """The clients of people, and of a fleet's controller, who give a command that was cut off again; and the drivers of a
-fleet, which die after each of their steps in `tests/fleet`."""
+fleet and the learner's exporter, which die after each of their steps in `tests/fleet` and `tests/learner/export`."""
 OPERATORS = (
     *("write outcome", "rename outcome", "remove outcome", "set services aside"),
     *("write password", "rename password"),
     *("write weights", "rename weights"),
+    "write export",
     *("send submission", "tell refusal"),
     *("write notice", "rename notice", "remove notice"),
     *("admit user", "offer grant", "save users", "remove users", "remove grant", "note revocation"),

@@ -8,7 +8,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from echo_queue.config import Config
+from echo_queue import failpoints
+from echo_queue.config import Config, Export
 from echo_queue.config.checks import contradictions
 from echo_queue.evaluation.results import EvaluationResult, best_of
 from echo_queue.models.exported import BEST, Mark, mark_of
@@ -60,6 +61,63 @@ def test_a_run_exports_every_so_many_updates_and_its_best_version(harness: Learn
         for one in (exports / "1.8", exports / BEST, config.run.dir / "model", config.base_model)
     )
     assert not torch.equal(newer, older) and not torch.equal(newer, final) and not torch.equal(newer, base)
+
+
+STEPS = ("write export settings", "rename export settings", "run export", "link best", "rename best")
+
+
+class Death(BaseException):
+    """The end of the exporter's thread at a step."""
+
+
+class DyingAt:
+    """Ends the thread that takes this step, right after it."""
+
+    def __init__(self, step: str) -> None:
+        self.step = step
+
+    def before(self, step: str, about: object) -> None:
+        pass
+
+    def after(self, step: str, about: object, answer: object) -> None:
+        if step == self.step:
+            raise Death
+
+
+@pytest.mark.slow
+def test_each_exporter_goes_on_where_the_one_before_has_died(
+    harness: LearnerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = harness.config(export={"best": HELD_OUT}, evaluation=[{"name": HELD_OUT, "source": "made up"}])
+    harness.submit(config, 8)
+    harness.work(config)
+    train(config.model_copy(update={"export": Export(), "evaluation": ()}), threading.Event())
+    published = harness.queue(config).status().published
+    assert published is not None
+    best = config.run.dir / "exports" / BEST
+    for step in STEPS:  # each goes on where the one before has died
+        monkeypatch.setattr(failpoints, "observer", DyingAt(step))
+        dying = begun(config, published.version)
+        wait_until(lambda dying=dying: not dying.is_alive(), f"its death at {step}")
+        with pytest.raises(Death):
+            dying.check()
+        assert best.is_symlink() == (step == STEPS[-1])
+    monkeypatch.setattr(failpoints, "observer", None)
+    best.unlink()
+    last = begun(config, published.version)
+    wait_until(lambda: not last.needed, "the link")
+    last.check()
+    last.close()
+    assert best.readlink() == Path(str(published.version))
+    assert mark_of(best) == Mark("test", str(published.version), adapter=False)
+
+
+def begun(config: Config, version: Version) -> Exporter:
+    """Returns an exporter that is told of the best version."""
+    started = Exporter(config, Version(1, 0))
+    started.start()
+    started.found_best(result(version.number))
+    return started
 
 
 def exporter(directory: Path, **export: object) -> Exporter:
