@@ -18,7 +18,8 @@ import pytest
 from echo_queue.cli import main
 from echo_queue.cli.init.guess import guessed, prompt_columns
 from echo_queue.config.loading import load
-from echo_queue.submission.declaration import chosen, opened
+from echo_queue.submission.configured_sets import chosen
+from echo_queue.submission.declaration import opened
 from tests.first_hour.home import Home
 
 Rows = Sequence[dict[str, Any]]

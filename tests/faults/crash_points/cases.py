@@ -174,9 +174,12 @@ class LearnerCase(Case):
         self._judge_rounds(max(Version(update.lineage, update.version) for update in updates))
 
     def _judge_rounds(self, last: Version) -> None:
-        """Each round is told once; one that was answered has each of its prompts once, by its one version."""
+        """Each round is told once; one that was answered has each of its prompts once, by its one version.
+
+        A Redis that was lost counts rounds from 1 again, of versions of a later lineage.
+        """
         told = [one for line in Evaluations(self.queue.caller).lines() if (one := result_of(line))]
-        assert len(told) == len({one.round for one in told}), told
+        assert len(told) == len({(one.round, one.version) for one in told}), told
         answered = [one for one in told if not one.given_up]
         assert curves(answered)[HELD_OUT][-1].version.number == last.number, told
         for one in answered:
