@@ -32,7 +32,14 @@ def result(number: int, evaluation: str = HELD_OUT) -> EvaluationResult:
     )
 
 
+@pytest.fixture(autouse=True)
+def as_important_as_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of low priority, an export would wait for all tests that run beside this one."""
+    monkeypatch.setattr(module, "NICENESS", 0)
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_a_run_exports_every_so_many_updates_and_its_best_version(harness: LearnerHarness) -> None:
     """The best version is one that retention would have removed while training went on."""
     config = harness.config(
@@ -85,6 +92,7 @@ class DyingAt:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_each_exporter_goes_on_where_the_one_before_has_died(
     harness: LearnerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
