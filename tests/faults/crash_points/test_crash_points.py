@@ -59,6 +59,7 @@ UNREACHED = {
     ("learner", "probe_room"): "a learner that waits for groups while trained ones are not committed: by chance",
     ("worker", "discard"): "a partial rollout that is gone, as its task was completed meanwhile: by chance",
     ("worker", "remove folder"): "two workers that fetch the base model into one folder at the same moment",
+    ("celery", "submission_counts"): "the reconciler reads held-out sets, of which no case submits one",
     ("services", "look at the bucket"): "of an external store",
 }
 """Steps that no case here takes, and when they are taken."""
