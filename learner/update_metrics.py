@@ -133,11 +133,9 @@ def describe(
 
 
 def _functions(config: Config) -> list[str]:
-    """Returns the names of all reward functions of the run: of its environment, and of those of its components."""
-    own = (one.environment for one in config.mixture if one.environment is not None)
-    return list(
-        dict.fromkeys(name for environment in (config.environment, *own) for name in environment.reward_functions)
-    )
+    """Returns the names of the reward functions of all that is trained."""
+    named = (name for environment in config.trained_environments for name in environment.reward_functions)
+    return list(dict.fromkeys(named))
 
 
 def _components(groups: Sequence[Group], config: Config) -> dict[str, ComponentFigures]:

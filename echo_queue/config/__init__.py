@@ -26,6 +26,7 @@ from echo_queue.config.model import (
     Submission,
     Telemetry,
     Weights,
+    component_name,
 )
 
 __all__ = [
@@ -54,4 +55,5 @@ __all__ = [
     "Submission",
     "Telemetry",
     "Weights",
+    "component_name",
 ]

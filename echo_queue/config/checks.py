@@ -195,8 +195,7 @@ def _mixture(config: Config) -> Iterator[Problem]:
         if key not in WITH_MIXTURE and getattr(config.prompts, key) != config.prompts.left_out(key):
             what = "is not used with [[mixture]], whose components stand in place of [prompts]"
             yield Problem(f"prompts.{key}", what, "write it in a component, or leave [[mixture]] out")
-    own = [one.environment for one in config.mixture] + [one.environment for one in config.evaluation]
-    if config.environment != Environment() and None not in own:
+    if config.environment != Environment() and not config.uses_environment:
         what = "is not used: each component, and each evaluation, has an environment of its own"
         yield Problem("environment", what, "remove it, or the environment of those that are to have it")
 

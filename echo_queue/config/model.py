@@ -284,6 +284,14 @@ def _checked_component(name: str) -> str:
     return name
 
 
+def component_name(set: str) -> str:
+    """Returns the name of the component to which a set of this name belongs, in a mixture: what its first dot ends.
+
+    `mixture.lua` has the same rule.
+    """
+    return set.partition(".")[0]
+
+
 class Component(Section):
     """One kind of work of a run that has several, which share the learner's batches by their weights
     (docs/mixtures.md). They stand in place of `[prompts]`."""
@@ -684,24 +692,37 @@ class Config(Section):
 
     def component_of(self, set: str) -> Component | None:
         """Returns the component of the mixture to which a set belongs by its name; None for a set of no component."""
-        first = set.partition(".")[0]
-        return next((component for component in self.mixture if component.name == first), None)
+        name = component_name(set)
+        return next((component for component in self.mixture if component.name == name), None)
+
+    def section_of(self, set: str) -> Evaluation | Component | None:
+        """Returns the section that a set has to itself; None for a set of [prompts]."""
+        return self.evaluation_of(set) or self.component_of(set)
 
     def source_of(self, set: str) -> str:
-        """Returns the source that this configuration names for a set: `prompts.source`, or that of an evaluation or of
-        a component."""
-        named = self.evaluation_of(set) or self.component_of(set) or self.prompts
-        return named.source
+        """Returns the source that this configuration names for a set."""
+        return (self.section_of(set) or self.prompts).source
 
     def environment_of(self, set: str) -> Environment:
         """Returns the environment that scores the samples of a set."""
-        special = self.evaluation_of(set) or self.component_of(set)
-        return self.environment if special is None or special.environment is None else special.environment
+        section = self.section_of(set)
+        return (section.environment if section else None) or self.environment
 
     def new_tokens_of(self, set: str) -> int:
         """Returns the largest number of tokens of an answer to a prompt of a set."""
-        special = self.evaluation_of(set) or self.component_of(set)
-        return self.model.max_new_tokens if special is None else special.limit(self.model)
+        section = self.section_of(set)
+        return section.limit(self.model) if section else self.model.max_new_tokens
+
+    @property
+    def uses_environment(self) -> bool:
+        """True if [environment] scores any prompts: each component and each evaluation may have one of its own."""
+        return not self.mixture or None in [one.environment for one in self.mixture + self.evaluation]
+
+    @property
+    def shares(self) -> Mapping[str, float]:
+        """The share of each component in what is admitted, by the weights."""
+        whole = sum(component.weight for component in self.mixture)
+        return {component.name: component.weight / whole for component in self.mixture}
 
     @property
     def trained_environments(self) -> tuple[Environment, ...]:

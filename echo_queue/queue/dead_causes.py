@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from echo_queue.config import component_name
 from echo_queue.errors import HopelessError, Problem
 from echo_queue.queue.counts import agreeing, counted
 from echo_queue.queue.monitor import RunState
@@ -63,7 +64,7 @@ def check_first_groups(run: RunState) -> bool:
         return True
     died = [task for task in run.dead(LOOKED_AT) if task.worker] if status.dead >= FIRST_DEAD else []
     components = [one.name for one in status.components if one.admitted or one.backlog or one.missing]
-    by_component = Counter(task.id.partition("/")[0].partition(".")[0] for task in died)
+    by_component = Counter(component_name(task.id.partition("/")[0]) for task in died)
     if len(died) >= FIRST_DEAD and all(by_component[name] >= FIRST_DEAD for name in components):
         raise HopelessError(hopeless(died))
     return False

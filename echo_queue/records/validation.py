@@ -15,7 +15,7 @@ from typing import Literal, NoReturn, get_args
 
 import numpy as np
 
-from echo_queue.config import Config, Environment
+from echo_queue.config import Config, Environment, component_name
 from echo_queue.errors import Problem
 from echo_queue.records import Group, Observed, PartialGroup, PartialSample, Sample, Tokens, Version
 from echo_queue.records.group_codec import CodecError, refuse
@@ -107,7 +107,7 @@ class GroupLimits:
 
     def of_set(self, name: str) -> "GroupLimits":
         """Returns the bounds for a group of this set."""
-        return self.held_out.get(name) or self.components.get(name.partition(".")[0]) or self
+        return self.held_out.get(name) or self.components.get(component_name(name)) or self
 
 
 def check(group: Group, limits: GroupLimits) -> None:

@@ -170,7 +170,7 @@ def subtitle(config: Config, updates: Sequence[UpdateMetrics]) -> str:
 def _sets(config: Config, updates: Sequence[UpdateMetrics]) -> str:
     """Names the components of the mixture, or the prompt sets that were trained, the configured one by its source."""
     if config.mixture:
-        named = [f"{name} {share:.0%}" for name, share in _shares(config).items()]
+        named = [f"{name} {share:.0%}" for name, share in config.shares.items()]
         more = len(named) - SETS_NAMED
         return "mixture of " + ", ".join(named[:SETS_NAMED]) + (f" and {more} more" if more > 0 else "")
     source = config.prompts.source or config.prompts.set
@@ -180,16 +180,10 @@ def _sets(config: Config, updates: Sequence[UpdateMetrics]) -> str:
     return ", ".join(shown) + (f" and {counted(more, 'more set')}" if more > 0 else "")
 
 
-def _shares(config: Config) -> dict[str, float]:
-    """Returns the share of each component of the mixture by the weights."""
-    whole = sum(component.weight for component in config.mixture)
-    return {component.name: component.weight / whole for component in config.mixture}
-
-
 def _components(config: Config, summary: Summary) -> str:
     """Returns the table of the components that were trained. A share by the weights is that of the configuration."""
     heads = ("component", "reward", "trained", "by weights", "groups", "equal rewards", "length", "cut off")
-    weighed = _shares(config)
+    weighed = config.shares
     rows = []
     for name, one in summary.components.items():
         cells = [
@@ -267,7 +261,7 @@ def _mixture(config: Config, updates: Sequence[UpdateMetrics], summary: Summary)
     legend = f'<div class="legend">{"".join(keys)}</div>'
     mean, share = "The running mean of each.", "Of the groups of the updates around each. Dotted: by the weights."
     yield _card("Reward by component", mean, legend + plots.component_rewards(updates))
-    yield _card("Share by component", share, legend + plots.component_shares(updates, _shares(config)))
+    yield _card("Share by component", share, legend + plots.component_shares(updates, config.shares))
     yield _card("Answer length by component", mean, legend + plots.component_lengths(updates))
     for name, one in summary.components.items():
         if len(one.rewards_last) > 1:

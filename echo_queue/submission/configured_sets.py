@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from echo_queue.config import Component, Config, Prompts
+from echo_queue.config import Component, Config, Evaluation, Prompts
 from echo_queue.config.explanations import explain
 from echo_queue.errors import ConfigError, Problem, PromptError
 from echo_queue.submission.sources.source import is_generated, parts_of
@@ -37,11 +37,7 @@ def chosen(config: Config, source: str | None = None, set: str | None = None, **
 
 def held_out_sets(config: Config) -> Sequence[Prompts]:
     """Returns the sets of the evaluations, as if they were to train on."""
-    chunk = config.prompts.chunk
-    return tuple(
-        Prompts(set=one.name, source=one.source, options=one.options, map=one.map, chunk=chunk)
-        for one in config.evaluation
-    )
+    return tuple(_first_set(config, evaluation) for evaluation in config.evaluation)
 
 
 def trained_sets(config: Config) -> Sequence[Prompts]:
@@ -51,17 +47,10 @@ def trained_sets(config: Config) -> Sequence[Prompts]:
     return tuple(_first_set(config, component) for component in config.mixture if component.source)
 
 
-def _first_set(config: Config, component: Component) -> Prompts:
-    return Prompts(
-        set=component.name,
-        source=component.source,
-        options=component.options,
-        map=component.map,
-        epochs=component.epochs,
-        order=component.order,
-        chunk=config.prompts.chunk,
-        length_feature=component.length_feature,
-    )
+def _first_set(config: Config, section: Evaluation | Component) -> Prompts:
+    """Returns the set of an evaluation or a component, whose keys have the names that they have in [prompts]."""
+    own = {key: getattr(section, key) for key in Prompts.model_fields if key in type(section).model_fields}
+    return Prompts(set=section.name, chunk=config.prompts.chunk, **own)
 
 
 def choose(config: Config, source: str | None = None, set: str | None = None, **changes: Any) -> Prompts:
@@ -89,11 +78,10 @@ def choose(config: Config, source: str | None = None, set: str | None = None, **
 
 def _configured(config: Config, set: str | None) -> Prompts:
     """Returns the configured set of this name, or the one that a set of this name takes its values from."""
-    held_out = next((prompts for prompts in held_out_sets(config) if prompts.set == set), None)
-    if held_out is not None or not config.mixture:
-        return held_out or config.prompts
-    if set is not None and (component := config.component_of(set)) is not None:
-        return _first_set(config, component)
+    if set is not None and (section := config.section_of(set)):
+        return _first_set(config, section)
+    if not config.mixture:
+        return config.prompts
     what = "is missing" if set is None else f"{set} is the name of no component's set"
     first = config.mixture[0].name
     fix = f"call it like its component ({names_of_components(config)}), or with a dot and more behind: {first}.more"

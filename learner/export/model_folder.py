@@ -32,8 +32,7 @@ def write_version(config: Config, base: Path, weights: Path, folder: Path, *, ad
     """Writes the model of a version's file of weights to `folder`, which must not exist.
 
     `base`: the folder of the run's base model. `adapter`: the adapters alone, as PEFT's folder, which is `adapter` in
-    the folder otherwise. Raises `ConfigError`
-    for weights that do not belong to the base model, or have no adapters.
+    the folder otherwise. Raises `ConfigError` for weights that do not belong to the base model, or have no adapters.
     """
     tensors = load_file(weights)
     if DESCRIPTION in tensors:

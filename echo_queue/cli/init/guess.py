@@ -28,14 +28,14 @@ Row = Mapping[str, Any]
 
 
 class Guess(NamedTuple):
-    """What the columns are for."""
+    """Says what the columns are for."""
 
     map: Mapping[str, Any]
     """The keys of `[prompts.map]`."""
     answer: str
     """The column that the reward compares with, as the reward gets it; empty if none was found."""
     is_math: bool
-    """Whether math-verify can read every answer."""
+    """True if math-verify can read every answer."""
     said: Sequence[str]
     """How each of it was guessed."""
 
@@ -57,12 +57,11 @@ def guessed(rows: Sequence[Row], prompt: str, answer: str = "", reward: str = ""
     columns, rules = dict[str, str](), dict[str, Any]()
     answer = answer or next(_answers(rows, prompt), "")
     texts = [str(row[answer]) for row in rows] if answer else []
-    if texts and all(re.search(HASHES, text) for text in texts):
+    hashes = bool(texts) and all(re.search(HASHES, text) for text in texts)
+    if hashes:
         texts = [re.findall(HASHES, text)[-1].strip() for text in texts]
         said.append(f"answers: what follows the last #### in the column `{answer}`")
-        hashes = True
     else:
-        hashes = False
         said.append(f"answers: the column `{answer}`" if answer else "answers: no column has them")
     is_math = reward == "math" if reward else bool(texts) and all(map(_is_math, texts))
     own = answer
@@ -74,16 +73,14 @@ def guessed(rows: Sequence[Row], prompt: str, answer: str = "", reward: str = ""
         own = COLUMNS[0]
     if hashes:
         rules["extract"] = {own: HASHES}
-    column = prompt
     if is_math and isinstance(rows[0][prompt], str) and not all(BOXED in str(row[prompt]) for row in rows):
-        rules["template"] = ASKED.format(column=column) if re.fullmatch(r"[A-Za-z_]\w*", column) else ""
+        if re.fullmatch(r"[A-Za-z_]\w*", prompt):
+            rules["template"] = ASKED.format(column=prompt)
     elif _is_alpaca(rows, prompt):
         rules["template"] = "{instruction}\n\n{input}"
         said[0] = "prompts: the columns `instruction` and `input`"
-    if not rules.get("template"):
-        rules.pop("template", None)
-        if prompt != "prompt":
-            columns["prompt"] = prompt
+    if "template" not in rules and prompt != "prompt":
+        columns["prompt"] = prompt
     for taken in (name for name in rows[0] if name in (*GIVEN, *ON_REQUEST) and not is_math):
         columns[f"row_{taken}"] = taken
     return Guess({"columns": columns} | rules if columns else rules, own, is_math, said)

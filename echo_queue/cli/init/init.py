@@ -37,7 +37,7 @@ SUGGESTED = "Qwen/Qwen3-0.6B"
 
 
 class Given(NamedTuple):
-    """What the user has said. Empty: it is to be guessed, or asked."""
+    """Holds what the user has said. What is empty is to be guessed, or asked."""
 
     file: str = ""
     model: str = ""

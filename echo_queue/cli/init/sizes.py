@@ -28,7 +28,7 @@ UPDATES = 20
 
 
 class Sizes(NamedTuple):
-    """What stands in the configuration. `new_tokens`: the lengths to try, the longest first."""
+    """Holds the figures of a configuration. `new_tokens`: the lengths to try, the longest first."""
 
     engine: str
     workers: int
@@ -38,7 +38,7 @@ class Sizes(NamedTuple):
     prompt_tokens: int
     new_tokens: Sequence[int]
     chat: bool | None
-    """Whether the model reads chats; None where its files are not here."""
+    """True if the model reads chats; None where its files are not here."""
 
 
 def sizes_of(model: str, rows: Sequence[PromptRow], *, more: bool) -> Sizes:

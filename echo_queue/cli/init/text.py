@@ -13,7 +13,7 @@ HELD_OUT = "held-out"
 
 
 class Choice(NamedTuple):
-    """What a configuration is written of. `reward`: `math`, or `module:function`."""
+    """Holds all that a configuration is written from. `reward`: `math`, or `module:function`."""
 
     name: str
     source: str
@@ -22,7 +22,7 @@ class Choice(NamedTuple):
     guess: Guess
     sizes: Sizes
     is_text: bool
-    """Whether prompts are texts, and no chat messages."""
+    """True if prompts are texts, and no chat messages."""
 
 
 def configuration(choice: Choice, new_tokens: int) -> str:

@@ -14,7 +14,7 @@ from echo_queue.config import Config
 from echo_queue.connections.secrets import Role
 from echo_queue.errors import ConfigError, Problem, ServiceError
 from echo_queue.evaluation.results import EvaluationResult, best_of
-from echo_queue.models.exported import EXPORTS, exported_versions
+from echo_queue.models.exported import EXPORTS, exported_versions, mark_of
 from echo_queue.models.hub import base_folder
 from echo_queue.queue import Evaluations
 from echo_queue.records import Version
@@ -91,31 +91,27 @@ def _base(config: Config, fix: str = "`echo-queue init-model CONFIG`, or name an
     return folder
 
 
-def _fetched(config: Config) -> list[Version]:
-    """Returns the versions whose weights an earlier command has fetched."""
-    return [Version.parse(file.stem) for file in (config.run.dir / EVALS / "models").glob("*.safetensors")]
-
-
-def _exported(config: Config) -> list[Version]:
-    """Returns the versions that the learner has exported."""
-    return [Version.parse(name) for name in exported_versions(config.run.dir / EXPORTS)]
+def _fetched(config: Config) -> Path:
+    """Returns the folder of the weights that commands have fetched."""
+    return config.run.dir / EVALS / "models"
 
 
 def _version(config: Config, version: Version, keep: Path | None, role: Role) -> FoundModel:
     """Returns a version with the file of its weights, which is fetched unless it is here."""
-    if version in _exported(config):
-        return FoundModel(str(version), str(config.run.dir / EXPORTS / str(version)))
-    models = config.run.dir / EVALS / "models"
-    if version in _fetched(config):
-        return FoundModel(str(version), _base(config), models / f"{version}.safetensors")
-    file = (keep or models) / f"{version}.safetensors"
-    return FoundModel(str(version), _base(config), weights.fetch(config, str(version), file, role))
+    called, folder = str(version), config.run.dir / EXPORTS / str(version)
+    if mark_of(folder):
+        return FoundModel(called, str(folder))
+    base, file = _base(config), _fetched(config) / f"{called}.safetensors"
+    if not file.is_file():
+        file = weights.fetch(config, called, (keep or file.parent) / file.name, role)
+    return FoundModel(called, base, file)
 
 
 def _newest(config: Config, number: int) -> Version:
     """Returns the version of this number of the newest lineage that has published it."""
     stored = [one for one, entry in catalogue(weights.StoredWeights.of(config).store).items() if entry.manifest]
-    known = [*stored, *_fetched(config), *_exported(config)]
+    fetched = [Version.parse(file.stem) for file in _fetched(config).glob("*.safetensors")]
+    known = [*stored, *fetched, *map(Version.parse, exported_versions(config.run.dir / EXPORTS))]
     if versions := [one for one in known if one.number == number]:
         return max(versions)
     what = f"no version of number {number} is stored: it was pruned, or never published"

@@ -151,11 +151,11 @@ def _show_prompts(config: configuration.Config) -> None:
 
 def _component_lines(config: configuration.Config | None, role: For) -> Iterator[str]:
     """Yields each component's share of the prompts, and where its prompts come from."""
-    mixture = config.mixture if config and role in (For.run, For.submitter) else ()
-    whole = sum(component.weight for component in mixture)
-    for component in mixture:
+    if not config or role not in (For.run, For.submitter):
+        return
+    for component in config.mixture:
         source = f"from {component.source}" if component.source else "of sets that are submitted later"
-        yield f"component {component.name}: {component.weight / whole:.1%} of the prompts, {source}"
+        yield f"component {component.name}: {config.shares[component.name]:.1%} of the prompts, {source}"
 
 
 def _evaluation_lines(config: configuration.Config | None, role: For) -> Iterator[str]:

@@ -145,7 +145,7 @@ def warnings(config: Config, role: For = For.run) -> Iterator[Problem]:
 def _environments(config: Config) -> Iterator[tuple[str, Environment]]:
     """Yields the run's environment, if any prompts have it, and the own one of each component and each evaluation that
     has one, with its section's path."""
-    if not config.mixture or None in [one.environment for one in config.mixture + config.evaluation]:
+    if config.uses_environment:
         yield "environment", config.environment
     for number, component in enumerate(config.mixture):
         if component.environment is not None:

@@ -9,7 +9,6 @@
   by listing is therefore written manifest last, and every manifest carries digests that readers check.
 """
 
-import io
 import random
 import shutil
 import time
@@ -47,6 +46,7 @@ from echo_queue.connections.storage.errors import (
     wants_md5,
 )
 from echo_queue.connections.storage.outage_log import outage_log
+from echo_queue.connections.storage.random_access import RandomAccess
 from echo_queue.errors import Problem, ServiceError
 
 DEADLINE_S = 60.0
@@ -402,32 +402,15 @@ class ObjectStore:
             del failure  # else it and this frame would keep alive what the callers hold, such as weights
 
 
-class _Readable(io.RawIOBase):
+class _Readable(RandomAccess):
     """The bytes of `view` as a file that boto3 can read and rewind, without a copy of them all."""
 
     def __init__(self, view: memoryview) -> None:
-        super().__init__()
-        self._view, self._at = view, 0
+        super().__init__(len(view))
+        self._view = view
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: len(self._view)}[whence]
-        self._at = begin + offset
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        piece = self._view[self._at : self._at + len(buffer)]
-        buffer[: len(piece)] = piece
-        self._at += len(piece)
-        return len(piece)
+    def read_at(self, start: int, most: int) -> memoryview:
+        return self._view[start : start + most]
 
 
 def digests(index: bytes, where: str) -> dict[str, str]:

@@ -30,6 +30,7 @@ from echo_queue.connections.storage.errors import (
     WrongRegionError,
 )
 from echo_queue.connections.storage.object_store import MissingObject, ObjectStore
+from echo_queue.connections.storage.random_access import RandomAccess
 from echo_queue.errors import Problem, PromptError, ServiceError
 from echo_queue.submission.sources.files.file import Rows
 from echo_queue.submission.sources.files.forms import file_of, folder_of, form_of
@@ -105,40 +106,25 @@ class S3Object:
             return self.bucket.store.get_range(self.key, start, length)
 
 
-class Ranges(io.RawIOBase):
+class Ranges(RandomAccess):
     """An object as a file, which is read in ranges."""
 
     def __init__(self, stored: S3Object) -> None:
-        super().__init__()
-        self._stored = stored
-        self._at, self._length = 0, 0
-        self._ahead = memoryview(b"")
+        super().__init__(stored.size)
+        self._stored, self._length = stored, 0
+        self._ahead, self._ahead_from = memoryview(b""), 0
+        """What was read and not asked for yet, and the place where it begins."""
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        place = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._stored.size}[whence] + offset
-        if place != self._at:
-            self._at, self._length, self._ahead = place, 0, memoryview(b"")
-        return place
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        """Fills the buffer, or a part of it. Returns 0 at the end. Raises as `S3Object.read` does."""
-        left = self._stored.size - self._at
-        if not self._ahead and left > 0:
-            self._length = min(max(len(buffer), 2 * self._length), max(len(buffer), MOST_RANGE_BYTES))
-            self._ahead = memoryview(self._stored.read(self._at, min(self._length, left)))
-        count = min(len(buffer), len(self._ahead))
-        buffer[:count], self._ahead = self._ahead[:count], self._ahead[count:]
-        self._at += count
-        return count
+    def read_at(self, start: int, most: int) -> memoryview:
+        """Returns bytes from `start` on. Raises as `S3Object.read` does."""
+        if start != self._ahead_from:
+            self._ahead, self._length = memoryview(b""), 0
+        if not self._ahead and start < self.size:
+            self._length = min(max(most, 2 * self._length), max(most, MOST_RANGE_BYTES))
+            self._ahead = memoryview(self._stored.read(start, min(self._length, self.size - start)))
+        piece, self._ahead = self._ahead[:most], self._ahead[most:]
+        self._ahead_from = start + len(piece)
+        return piece
 
 
 def objects_of(address: str, store: StoreEndpoint | None) -> Sequence[Rows]:
