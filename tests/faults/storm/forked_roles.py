@@ -58,7 +58,7 @@ def supervise(directory: Path, roles: tuple[Role, ...]) -> int:
     """Runs the supervisor of a storm: it keeps `roles` running until SIGTERM."""
     try:
         configured = Supervisor(
-            directory / "run", backoff=BACKOFF, launch=partial(_launch, directory), most_refusals=NEVER
+            directory / "run", backoff=BACKOFF, launch=partial(launch, directory), most_refusals=NEVER
         )
         with configured as supervisor:
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -74,6 +74,19 @@ def supervise(directory: Path, roles: tuple[Role, ...]) -> int:
         return 2
 
 
+def launch(directory: Path, role: Role, environ: Mapping[str, str], log: IO[bytes], guard: IO[bytes]) -> Forked:
+    """The `Launch` that forks the role."""
+
+    def announce() -> None:
+        # As the shell's does in `supervisor.spawn`, this ends the child if the guard is gone: after a power cut that
+        # struck the supervisor while it forked.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.write(guard.fileno(), f"{sign(role)} {os.getpid()}\n".encode())
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+
+    return _fork(role.name, lambda: run_role(directory, role.command), log, announce)
+
+
 def launch_machine(
     directory: Path, command: Sequence[str], environ: Mapping[str, str], lock: IO[str], log: IO[bytes]
 ) -> Forked:
@@ -86,13 +99,6 @@ def launch_machine(
 
     with (directory / "logs" / f"{name}.log").open("ab") as own:
         return _fork(pool, lambda: run_role(directory, ("machine", name)), own, announce, kept=lock.fileno())
-
-
-def _launch(directory: Path, role: Role, environ: Mapping[str, str], log: IO[bytes], guard: IO[bytes]) -> Forked:
-    def announce() -> None:
-        os.write(guard.fileno(), f"{sign(role)} {os.getpid()}\n".encode())
-
-    return _fork(role.name, lambda: run_role(directory, role.command), log, announce)
 
 
 def _fork(

@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -16,6 +17,7 @@ import pytest
 from echo_queue.capacity.loading import load_fleet
 from echo_queue.config import Config, Environment
 from echo_queue.fleet.controller import limits_of
+from echo_queue.launch.supervisor import Role
 from echo_queue.submission.needed_columns import needed_columns
 from echo_queue.submission.sources.registry import open_source
 from tests.faults.history.checker import judge
@@ -24,6 +26,7 @@ from tests.faults.history.test_check_evaluation import a_round
 from tests.faults.history.test_check_fleet import a_fleet
 from tests.faults.history.test_checker import a_good_run
 from tests.faults.storm import fleet, prompts
+from tests.faults.storm.forked_roles import launch
 from tests.faults.storm.observer import CHAINED, raised
 from tests.faults.storm.settings import HELD_OUT_ROWS, KILLS, rules
 from tests.faults.storm.simulated import ParityScorer
@@ -232,6 +235,22 @@ def test_what_scores_in_a_storm_has_all_that_workers_ask_of_a_scorer() -> None:
     with closing(Scorer(Environment())) as scorer:
         asked = {name for name in dir(scorer) if not name.startswith("_")} - {"processes"}
     assert asked <= set(dir(ParityScorer(interactive=False)))
+
+
+def test_a_role_that_was_being_forked_in_a_power_cut_ends_without_a_word(tmp_path: Path) -> None:
+    of_nobody, guard = os.pipe()
+    os.close(of_nobody)
+    log = (tmp_path / "worker.log").open("w+b")
+    own = (tmp_path / "supervisor.log").open("w+b")  # until its log is in place, a child writes where its parent does
+    kept = os.dup(2)
+    os.dup2(own.fileno(), 2)
+    try:
+        child = launch(tmp_path, Role("worker", ("worker", "w1")), {}, log, open(guard, "wb", buffering=0))
+        assert child.wait(10.0) == -signal.SIGPIPE
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+    assert (own.seek(0, os.SEEK_END), log.seek(0, os.SEEK_END)) == (0, 0)
 
 
 def test_of_a_chain_of_tracebacks_the_last_counts() -> None:
