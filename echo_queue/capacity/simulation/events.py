@@ -42,8 +42,9 @@ class GroupWork:
         draw = np.random.default_rng((self._seed, WORK, number))
         if self._measured:
             return [float(length) for length in draw.choice(self._measured, DRAWN_AT_ONCE)]
-        shares = np.clip(draw.random(DRAWN_AT_ONCE), NEARLY_NONE, 1 - NEARLY_NONE) ** (1 / self._samples)
-        return [self._lengths.quantile(share) for share in shares.tolist()]
+        shares = np.clip(draw.random(DRAWN_AT_ONCE), NEARLY_NONE, 1 - NEARLY_NONE).tolist()
+        # Not an array's power: its last bit depends on the processor, and by it all that comes after in a simulation.
+        return [self._lengths.quantile(share ** (1 / self._samples)) for share in shares]
 
 
 def events(pools: Sequence[SimulatedPool], work: Callable[[int], float], seed: int) -> Events:

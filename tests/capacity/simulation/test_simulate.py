@@ -1,5 +1,8 @@
 """The promises of a simulation's figures."""
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,6 +55,24 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_others() -> None:
     churn = {"stragglers": 0.3, "bursts_per_hour": 10.0}
     first, again, other = (orjson.dumps(simulate(scenario(pool=LOSSES, churn=churn, seed=seed))) for seed in (7, 7, 8))
     assert first == again != other
+
+
+DRAW = """
+from echo_queue.capacity.bounds.lengths import Lengths
+from echo_queue.capacity.simulation.events import GroupWork
+work = GroupWork(Lengths(600.0, 0.8, 4096.0), 16, 7)
+print([work(prompt).hex() for prompt in range(2_000)])
+"""
+
+
+def test_what_is_drawn_is_the_same_on_a_processor_that_can_do_less() -> None:
+    """Numpy's own code for wider registers rounds otherwise; on a processor without them there is nothing to see."""
+
+    def drawn(but: str) -> bytes:
+        asked = {**os.environ, "NPY_DISABLE_CPU_FEATURES": but}
+        return subprocess.run([sys.executable, "-c", DRAW], env=asked, capture_output=True, check=True).stdout
+
+    assert drawn("") == drawn("X86_V4 AVX512_ICL AVX512_SPR")
 
 
 def test_an_ample_fleet_keeps_the_learner_busy_and_a_short_one_as_busy_as_it_can() -> None:
