@@ -44,6 +44,7 @@ from echo_queue.records import (
 from echo_queue.records.group_codec import CodecError, decode, encode
 from echo_queue.records.segments import cut, join
 from echo_queue.reporting import metrics
+from echo_queue.reporting.components import ComponentFigures
 from echo_queue.submission import shards
 from echo_queue.submission.shards import BadShard, ShardReader
 from echo_queue.submission.sources import rows
@@ -55,6 +56,7 @@ from learner.recovery import rank_report
 from learner.recovery.rank_report import RankReport
 from learner.recovery.state_files import StateFile, StoredRows
 from tests.faults.fuzz import delta_shards
+from tests.synthetic import update
 from workers.environments import child
 from workers.weights.peers import http1
 from workers.weights.peers.http1 import Garbled
@@ -438,9 +440,10 @@ def _rank_reports() -> list[bytes]:
     return [report.encode() for report in reports]
 
 
-def _metrics() -> bytes:
-    numbers: dict[str, Any] = {name: 1 for name in metrics.UpdateMetrics.__dataclass_fields__}
-    return orjson.dumps(numbers | {"lags": {"0": 2}, "depths": {"tasks": 3}, "trained_ids": ["set/0/1"]})
+def _metrics() -> list[bytes]:
+    figures = ComponentFigures(12, 192, 1_920, 0.5, 10.0, 0.25, 2, {"right": 0.5})
+    made = [update(1), update(2, trained_ids=["set/0/1"], components={"sums": figures}, rewards={"right": 0.5})]
+    return [metrics.line_of(one) for one in made]
 
 
 def _beat() -> bytes:
@@ -569,7 +572,7 @@ DECODERS: dict[str, Decoder] = {
     "index": Decoder(
         take_index, lambda: [b'{"a/b":{"blake3":"ab","size":3}}'], (b'"blake3":', b'"size":', b'"../x":', *JSON_WORDS)
     ),
-    "metrics": Decoder(take_metrics, lambda: [_metrics()], (b'"lags":{"0":1}', b'"trained_ids":[', *JSON_WORDS)),
+    "metrics": Decoder(take_metrics, _metrics, (b'"lags":{"0":1}', b'"trained_ids":[', *JSON_WORDS)),
     "evaluation": Decoder(
         take_evaluation, _evaluations, (b'"answers":[', b'"tokens":[', b'"prompt":null', *JSON_WORDS)
     ),

@@ -19,6 +19,7 @@ from echo_queue.records.group_codec import CodecError, decode, encode
 from echo_queue.records.partial_codec import decode as decode_partials
 from echo_queue.records.partial_codec import encode as encode_partials
 from echo_queue.records.segments import cut
+from echo_queue.reporting.metrics import update_of
 from tests.faults.fuzz import fuzzer
 from tests.faults.fuzz.decoders import CAP_BYTES, DECODERS, HEADER_WORDS, JSON_WORDS, small_group, small_partials
 from tests.tiers import whole
@@ -46,6 +47,10 @@ def test_every_input_of_the_corpus_is_taken_or_refused(name: str) -> None:
     assert inputs
     for path in inputs:
         DECODERS[name].take(path.read_bytes())
+
+
+def test_what_fuzzing_of_metrics_begins_with_are_updates() -> None:
+    assert None not in [update_of(seed) for seed in DECODERS["metrics"].seeds()]
 
 
 def test_the_corpus_is_small_and_of_known_targets() -> None:
