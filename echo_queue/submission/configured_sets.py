@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from echo_queue.config import Component, Config, Evaluation, Prompts
 from echo_queue.config.explanations import explain
 from echo_queue.errors import ConfigError, Problem, PromptError
-from echo_queue.submission.sources.source import is_generated, parts_of
+from echo_queue.submission.sources.source import GENERATED, is_generated, parts_of
 
 ALLOWED_FOR_EVALUATION = {"options"}
 """What may be given beside the source and the name of a set that is held out."""
@@ -45,6 +45,18 @@ def trained_sets(config: Config) -> Sequence[Prompts]:
     if not config.mixture:
         return (config.prompts,)
     return tuple(_first_set(config, component) for component in config.mixture if component.source)
+
+
+def unmade(config: Config) -> Iterator[Problem]:
+    """Yields what keeps `model.base = "init"` from making a model: it is warmed up on prompts that code makes."""
+    sets, choice = trained_sets(config), "name a model folder or a hub model in model.base"
+    if not sets:
+        yield Problem("model.base", '"init" makes a model for generated sets, but no component names a source', choice)
+    for prompts in sets:
+        if not is_generated(prompts.source):
+            key = in_section(config, prompts.set, Problem("prompts.source", "", "")).where
+            what = f'"init" makes a model for a generated set, but {key} is {prompts.source!r}'
+            yield Problem("model.base", what, f"{choice}, or set {key} to {GENERATED}DATASET")
 
 
 def _first_set(config: Config, section: Evaluation | Component) -> Prompts:

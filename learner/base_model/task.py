@@ -11,10 +11,10 @@ from blake3 import blake3
 
 from echo_queue.config import Config, Prompts
 from echo_queue.errors import ConfigError, Problem, PromptError
-from echo_queue.submission.configured_sets import in_section, trained_sets
+from echo_queue.submission.configured_sets import trained_sets, unmade
 from echo_queue.submission.sources.own import ask
 from echo_queue.submission.sources.reasoning_gym import original
-from echo_queue.submission.sources.source import GENERATED, OWN
+from echo_queue.submission.sources.source import OWN
 
 WARMUP_SEED_OFFSET = 100_000_000
 """Item i is generated from seed + i, so sets whose seeds lie this far apart have no item in common."""
@@ -55,11 +55,10 @@ def tasks_of(config: Config) -> list[WarmupTask]:
     Each has an equal part of `model.init.warmup_prompts`. Raises `ConfigError` unless code makes all of them, and
     `PromptError`.
     """
+    if problems := tuple(unmade(config)):
+        raise ConfigError(*problems)
     sets = trained_sets(config)
-    if not sets:
-        what = '"init" makes a model for generated sets, but no component names a source'
-        raise ConfigError(Problem("model.base", what, "name a model folder or a hub model in model.base"))
-    return [_task_of(config, prompts, examples_of_each(config, len(sets))) for prompts in sets]
+    return [_task_of(prompts, examples_of_each(config, len(sets))) for prompts in sets]
 
 
 def examples_of_each(config: Config, tasks: int) -> int:
@@ -67,15 +66,10 @@ def examples_of_each(config: Config, tasks: int) -> int:
     return -(-config.model.init.warmup_prompts // tasks)
 
 
-def _task_of(config: Config, prompts: Prompts, count: int) -> WarmupTask:
+def _task_of(prompts: Prompts, count: int) -> WarmupTask:
     if OWN.fullmatch(prompts.source):
         examples = _own_examples(prompts, count)
         return WarmupTask(prompts.source, {"examples": blake3(orjson.dumps(examples)).hexdigest()}, 0, (), examples)
-    if not prompts.source.startswith(GENERATED):
-        key = in_section(config, prompts.set, Problem("prompts.source", "", "")).where
-        what = f'"init" makes a model for a generated set, but {key} is {prompts.source!r}'
-        fix = f"name a model folder or a hub model in model.base, or set {key} to {GENERATED}DATASET"
-        raise ConfigError(Problem("model.base", what, fix))
     settings = {key: value for key, value in prompts.options.items() if key not in ("seed", "size")}
     return WarmupTask(prompts.source, settings, int(prompts.options.get("seed", 0)))
 

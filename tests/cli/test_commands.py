@@ -130,7 +130,8 @@ def test_a_broken_config_is_one_clear_error_for_every_command(tmp_path: Path, co
 
 @pytest.mark.slow
 def test_config_check_prints_json_for_scripts(tmp_path: Path) -> None:
-    (tmp_path / "run.toml").write_text('[run]\nname = "t"\ndir = "out"\n[rollout]\ngroup_size = 1\n')
+    text = '[run]\nname = "t"\ndir = "out"\n[model]\nbase = "some/model"\n[rollout]\ngroup_size = 1\n'
+    (tmp_path / "run.toml").write_text(text)
     done = echo_queue("config", "check", "run.toml", "--for", "learner", "--json", cwd=tmp_path)
     answer = json.loads(done.stdout)
     assert done.returncode == 2
@@ -148,8 +149,7 @@ def test_config_check_is_content_with_a_good_file(tmp_path: Path) -> None:
     # The run has made updates since: it may need its source no more, and the file is still not praised.
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "metrics.jsonl").touch()
-    done = echo_queue(
-        "config", "check", "run.toml", "--prompts.source=gone.jsonl", "--prompts.options={}", cwd=tmp_path
-    )
+    gone = ("--prompts.source=gone.jsonl", "--prompts.options={}", "--model.base=some/model")
+    done = echo_queue("config", "check", "run.toml", *gone, cwd=tmp_path)
     assert done.returncode == 0 and "gone.jsonl" in done.stderr
     assert "no problems" not in done.stdout and "1 warning above" in done.stdout

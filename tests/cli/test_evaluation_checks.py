@@ -12,7 +12,10 @@ from echo_queue.cli.run.preflight import For
 from echo_queue.config.loading import load
 from echo_queue.errors import Problem
 
-RUN = '[run]\nname = "t"\ndir = "runs/t"\n[prompts]\nset = "p"\nsource = "train.jsonl"\n[environment]\nkind = "math"\n'
+RUN = (
+    '[run]\nname = "t"\ndir = "runs/t"\n[model]\nbase = "some/model"\n'
+    '[prompts]\nset = "p"\nsource = "train.jsonl"\n[environment]\nkind = "math"\n'
+)
 FIRST = '[[evaluation]]\nname = "first"\nsource = "first.jsonl"\n'
 SECOND = '[[evaluation]]\nname = "second"\nsource = "second.jsonl"\nsamples = 2\nevery_updates = 0\n'
 JUDGED = '[evaluation.environment]\nkind = "function"\nfunction = "judge:{}"\n'

@@ -35,7 +35,8 @@ def problems(folder: Path, rows: object, role: For = For.run, **keys: str) -> di
     (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))  # type: ignore[attr-defined]
     path = folder / "run.toml"
     path.write_text('[run]\nname = "t"\ndir = "runs/t"\n[prompts]\nset = "p"\nsource = "prompts.jsonl"\n')
-    config = load(path, {f"ECHO_QUEUE_{key.upper()}": value for key, value in keys.items()})
+    given = {"model__base": "some/model"} | keys
+    config = load(path, {f"ECHO_QUEUE_{key.upper()}": value for key, value in given.items()})
     return {problem.where: problem for problem in preflight.problems(config, role)}
 
 
@@ -148,6 +149,19 @@ def test_math_needs_a_column_to_compare_with(folder: Path) -> None:
     assert not problems(folder, ROWS, environment__kind="math")
     told = problems(folder, [{"prompt": "1 + 1", "result": "2"}], environment__kind="math")["environment.kind"]
     assert "column answer or solution; the prompts have result" in told.what
+
+
+@pytest.mark.parametrize("source", ["prompts.jsonl", "hf:./folder", "s3://bucket/prompts.jsonl"])
+@pytest.mark.parametrize("role", [For.run, For.learner])
+def test_no_model_is_made_for_prompts_that_are_there_already(folder: Path, source: str, role: For) -> None:
+    found = problems(folder, ROWS, role, environment__kind="math", model__base="init", prompts__source=source)
+    assert f"prompts.source is '{source}'" in found["model.base"].what
+
+
+def test_a_model_is_made_for_prompts_of_code_and_the_submitter_needs_none(folder: Path) -> None:
+    generated = {"prompts__source": "reasoning-gym:number_sorting", "environment__kind": "reasoning-gym"}
+    assert "model.base" not in problems(folder, ROWS, model__base="init", **generated)
+    assert "model.base" not in problems(folder, ROWS, For.submitter, model__base="init", environment__kind="math")
 
 
 @pytest.mark.parametrize(

@@ -202,6 +202,10 @@ def _model(config: Config, role: For) -> Iterator[Problem]:
     if model.revision != "main" and (base == "init" or folder.is_dir()):
         yield Problem("model.revision", f"is set, but {base} is no hub model", "remove it, or name a hub model")
     if base == "init":
+        if role is not For.submitter:
+            from echo_queue.submission.configured_sets import unmade
+
+            yield from unmade(config)
         return
     if not (folder.exists() or _is_path(base)):
         if "/" not in base.rstrip("/") and role is not For.submitter and find(config) is None:
