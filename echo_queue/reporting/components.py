@@ -76,6 +76,11 @@ class ComponentSummary:
     cut_groups: int
     """The number of its last groups, in updates in a row, of whose samples at least `CUT_SHARE` were cut off."""
 
+    @property
+    def figure(self) -> str:
+        """Its rewards at both ends and its share, for a person."""
+        return f"{self.reward_first:.2f} → {self.reward_last:.2f}, {self.share:.1%} of the groups"
+
 
 def summaries(updates: Sequence[Mapping[str, ComponentFigures]]) -> dict[str, ComponentSummary]:
     """Returns the summary of each component, by name, in the order in which they came. Updates are in their order."""

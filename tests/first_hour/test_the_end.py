@@ -15,6 +15,7 @@ from echo_queue.config import Config
 from echo_queue.errors import DONE, HOPELESS, EchoQueueError
 from echo_queue.launch.servers.redis_server import RedisServer
 from echo_queue.queue.dead_causes import check_end
+from echo_queue.reporting.components import ComponentFigures
 from echo_queue.reporting.metrics import MetricsLog
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import RULES, QueueHarness
@@ -24,6 +25,10 @@ CONFIG = Path("run.toml")
 UPDATES = 2
 PROMPTS = UPDATES * RULES.batch
 OURS = "the observed ranges do not rise\n    → check the worker that made it"
+
+SUMS, WORDS = (
+    ComponentFigures(groups, 16 * groups, 160 * groups, mean, 10.0, 0.0, 0) for groups, mean in ((3, 0.25), (1, 1.0))
+)
 
 
 class Ending(NamedTuple):
@@ -85,6 +90,12 @@ ENDINGS = (
         "`echo-queue show`: the reward function may be constant, or the prompts too hard or too easy → mend that and "
         "name another run.name and run.dir; `echo-queue run run.toml` begins anew",
         recorded={"zero_variance_groups": 16},
+    ),
+    Ending(
+        "a mixture",
+        all_is_trained,
+        said="sums: 0.25 → 0.25, 75.0% of the groups words: 1.00 → 1.00, 25.0% of the groups ✓ submitted",
+        recorded={"components": {"sums": SUMS, "words": WORDS}},
     ),
     Ending(
         "ended by its limit",

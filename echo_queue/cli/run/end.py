@@ -92,6 +92,7 @@ def _result(config: Config, end: End, summary: metrics.Summary, path: Path) -> I
         yield _figures_line(config, summary)
     else:
         yield f"[bold]{name}[/]: [red]nothing was trained[/]; the model is the base model"
+    yield from (f"{escape(component)}: {one.figure}" for component, one in summary.components.items())
     yield from _evaluation_lines(config)
     yield sentence(end.audit)
     if end.audit.dead:

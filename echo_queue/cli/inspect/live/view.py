@@ -373,8 +373,7 @@ def _percent(share: float | None) -> str:
 def _component_line(component: _Component) -> str:
     told = component.name
     if component.trained:
-        one = component.trained
-        told += f" {one.reward_first:.2f} → {one.reward_last:.2f}, {one.share:.1%} of the groups"
+        told += f" {component.trained.figure}"
     if component.queued:
         told += f"{',' if component.trained else ''} backlog {component.queued.backlog:,}"
         told += f" and {component.queued.missing:,} to come" if component.queued.missing else ""
