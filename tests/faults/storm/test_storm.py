@@ -240,17 +240,20 @@ def test_what_scores_in_a_storm_has_all_that_workers_ask_of_a_scorer() -> None:
 def test_a_role_that_was_being_forked_in_a_power_cut_ends_without_a_word(tmp_path: Path) -> None:
     of_nobody, guard = os.pipe()
     os.close(of_nobody)
-    log = (tmp_path / "worker.log").open("w+b")
-    own = (tmp_path / "supervisor.log").open("w+b")  # until its log is in place, a child writes where its parent does
     kept = os.dup(2)
-    os.dup2(own.fileno(), 2)
-    try:
-        child = launch(tmp_path, Role("worker", ("worker", "w1")), {}, log, open(guard, "wb", buffering=0))
-        assert child.wait(10.0) == -signal.SIGPIPE
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-    assert (own.seek(0, os.SEEK_END), log.seek(0, os.SEEK_END)) == (0, 0)
+    with (
+        (tmp_path / "worker.log").open("w+b") as log,
+        (tmp_path / "supervisor.log").open("w+b") as own,
+        os.fdopen(guard, "wb", buffering=0) as to_guard,
+    ):
+        os.dup2(own.fileno(), 2)  # until its log is in place, a child writes where its parent does
+        try:
+            child = launch(tmp_path, Role("worker", ("worker", "w1")), {}, log, to_guard)
+            assert child.wait(10.0) == -signal.SIGPIPE
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+        assert (own.seek(0, os.SEEK_END), log.seek(0, os.SEEK_END)) == (0, 0)
 
 
 def test_of_a_chain_of_tracebacks_the_last_counts() -> None:
