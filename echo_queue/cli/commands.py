@@ -426,9 +426,18 @@ def evaluate(
         ),
     ] = "final",
     *,
-    name: Annotated[str, typer.Option(help="The only [\\[evaluation]]; default: all.", show_default=False)] = "",
+    name: Annotated[
+        str,
+        typer.Option(
+            help="The only [\\[evaluation]]; default: all. With --source: that, or a component, as which it is asked.",
+            show_default=False,
+        ),
+    ] = "",
     source: Annotated[
-        str, typer.Option(help="Prompts instead, as of `submit`; \\[environment] scores them.", show_default=False)
+        str,
+        typer.Option(
+            help="Prompts instead, as of `submit`; \\[environment] scores them, or that of --name.", show_default=False
+        ),
     ] = "",
     samples: Annotated[
         int | None, typer.Option(min=1, help="Answers to each prompt; default: as configured.", show_default=False)
@@ -453,8 +462,6 @@ def evaluate(
     """
     from echo_queue.cli.inspect.evaluate import evaluate as evaluate_model
 
-    if name and source:
-        raise typer.BadParameter("give --name or --source, not both")
     options = {"name": name, "source": source, "samples": samples, "temperature": temperature, "limit": limit}
     evaluate_model(config, load(config), model, out, options | {"against": against, "json": as_json})
 

@@ -109,7 +109,7 @@ def test_an_unreadable_prompt_file_names_its_line(served: Path, base: Path) -> N
 def test_a_run_looks_at_its_first_prompts_before_it_starts_anything(tmp_path: Path) -> None:
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "one"}\n{"prompt": }\n')
     source = {"ECHO_QUEUE_PROMPTS__SOURCE": "prompts.jsonl", "ECHO_QUEUE_PROMPTS__OPTIONS": "{}"}
-    told = cli(tmp_path, "run", TINY, **source)
+    told = cli(tmp_path, "run", TINY, **source, ECHO_QUEUE_MODEL__BASE="some/model")
     assert told.count("✗") == 1
     assert "prompts.jsonl:2" in told
 

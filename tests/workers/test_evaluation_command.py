@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from echo_queue.cli import commands
 from echo_queue.cli.documents import schemas
 from echo_queue.cli.inspect.named_model import FoundModel, find
-from echo_queue.config import toml_text
+from echo_queue.config import Config, toml_text
 from echo_queue.config.loading import load
 from echo_queue.errors import DONE, REFUSED, STOPPED, ConfigError, EchoQueueError
 from echo_queue.evaluation.answers_file import PromptLine, read
@@ -52,7 +52,8 @@ class Evaluated:
             "evaluation": [{"name": "held", "source": str(self.held), "samples": 2}],
         }
         for section, one in settings.items():
-            values[section] = one if isinstance(one, list) else values[section] | one
+            values[section] = values[section] | one if isinstance(one, dict) else one
+        values = {section: one for section, one in values.items() if one is not None}
         self.path = directory / "run.toml"
         self.path.write_text(toml_text.written(values))
 
@@ -242,7 +243,6 @@ def test_a_version_of_a_run_is_fetched_once_and_answers_as_its_model(tmp_path: P
         ("final", (), "the run has no final model"),
         ("./missing/model", (), "there is no folder ./missing/model"),
         (".", (), "there is no model in ."),
-        ("base", ("--name", "held", "--source", "x.jsonl"), "give --name or --source"),
         ("base", ("--samples", "0"), "--samples"),
     ],
 )
@@ -259,6 +259,7 @@ def test_a_model_or_an_option_that_cannot_be_is_refused_before_anything_is_opene
     ("words", "what"),
     [
         (("--name=other",), "--name: no evaluation is called other"),
+        (("--name=other", "--source=held.jsonl"), "--name: no evaluation and no component is called other"),
         (("--source=nothing.jsonl",), "nothing.jsonl: cannot be read"),
         (("--against=nothing.jsonl",), "nothing.jsonl: cannot be read"),
         ((), "held.jsonl"),
@@ -273,6 +274,42 @@ def test_a_set_that_cannot_be_answered_is_refused(
         evaluated.held.write_text("no JSON\n")
     assert what in evaluated.evaluate(models[0], "old.jsonl", *words, code=REFUSED)
     assert not (evaluated.directory / "old.jsonl").exists()
+
+
+MIXTURE: list[dict[str, Any]] = [
+    {"name": "sums", "environment": {"kind": "math"}, "max_new_tokens": 5, "map": {"system": "Add."}},
+    {"name": "words", "environment": {"kind": "function", "function": "rewards:words"}},
+]
+HELD = [{"name": "held", "source": "held.jsonl", "samples": 2, "environment": {"kind": "reasoning-gym"}}]
+
+
+def mixed(directory: Path, base: Path) -> Config:
+    return load(Evaluated(directory, base, "", mixture=MIXTURE, evaluation=HELD, environment=None).path)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "limit", "samples", "system"),
+    [("sums", "math", 5, 1, "Add."), ("words", "function", 12, 1, ""), ("held", "reasoning-gym", 12, 2, "")],
+)
+def test_prompts_that_are_named_are_scored_as_those_of_an_evaluation_or_a_component(
+    tmp_path: Path, models: tuple[Path, Path], *, name: str, kind: str, limit: int, samples: int, system: str
+) -> None:
+    config = mixed(tmp_path, models[0])
+    (one,) = configured(config, "model", Wishes(name=name, source="new.jsonl")).evaluation
+    assert one.environment is not None
+    assert (one.environment.kind, one.limit(config.model), one.samples) == (kind, limit, samples)
+    assert (one.name, one.source, one.map.system) == ("source", "new.jsonl", system)
+
+
+def test_in_a_mixture_the_user_says_as_which_component_prompts_are_scored(
+    tmp_path: Path, models: tuple[Path, Path]
+) -> None:
+    config = mixed(tmp_path, models[0])
+    with pytest.raises(ConfigError, match=r"say with --name as which .* there is held, sums, words"):
+        configured(config, "model", Wishes(source="new.jsonl"))
+    bare = config.model_copy(update={"mixture": (config.mixture[0].model_copy(update={"environment": None}),)})
+    (one,) = configured(bare, "model", Wishes(source="new.jsonl")).evaluation
+    assert one.environment == config.environment
 
 
 def test_a_file_of_another_kind_is_left_as_it_is(evaluated: Evaluated, models: tuple[Path, Path]) -> None:

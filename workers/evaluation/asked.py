@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from blake3 import blake3
 
-from echo_queue.config import Config, Evaluation
+from echo_queue.config import Component, Config, Evaluation
 from echo_queue.config.checks import contradictions
 from echo_queue.errors import ConfigError, Problem, PromptError
 from echo_queue.evaluation.answers_file import Asked, AskedSet
@@ -97,17 +97,38 @@ def configured(config: Config, model: str, wishes: Wishes) -> Config:
 
 def _chosen(config: Config, wishes: Wishes) -> Sequence[Evaluation]:
     if wishes.source:
-        prompts = choose(config.model_copy(update={"mixture": ()}), wishes.source)
-        return (Evaluation(name=SOURCE, source=prompts.source, options=prompts.options, map=prompts.map),)
+        return (_of_source(config, wishes),)
     if not wishes.name:
         if not config.evaluation:
             what = "the configuration names no held-out set"
             raise ConfigError(Problem("evaluation", what, "write an [[evaluation]], or name prompts with --source"))
         return config.evaluation
     if (found := config.evaluation_of(wishes.name)) is None:
-        names = ", ".join(one.name for one in config.evaluation) or "none"
-        raise ConfigError(Problem("--name", f"no evaluation is called {wishes.name}", f"there is {names}"))
+        raise ConfigError(Problem("--name", f"no evaluation is called {wishes.name}", _there_is(config.evaluation)))
     return (found,)
+
+
+def _of_source(config: Config, wishes: Wishes) -> Evaluation:
+    """Returns an evaluation of the user's source, with all else as the named evaluation or component has it."""
+    sections = config.evaluation + config.mixture
+    section = config.section_of(wishes.name) if wishes.name else None
+    if wishes.name and section is None:
+        what = f"no evaluation and no component is called {wishes.name}"
+        raise ConfigError(Problem("--name", what, _there_is(sections)))
+    if section is None and not config.uses_environment:
+        what = "is scored by [environment], in place of which each component has its own"
+        fix = f"say with --name as which evaluation or component these are scored; {_there_is(sections)}"
+        raise ConfigError(Problem("--source", what, fix))
+    prompts = choose(
+        config.model_copy(update={"mixture": ()}) if section is None else config, wishes.source, wishes.name or None
+    )
+    others = Evaluation.model_fields.keys() & type(section).model_fields.keys() if section else ()
+    named = {key: getattr(section, key) for key in others} | {"name": SOURCE}
+    return Evaluation(**named | {key: getattr(prompts, key) for key in ("source", "options", "map")})
+
+
+def _there_is(sections: Sequence[Evaluation | Component]) -> str:
+    return f"there is {', '.join(one.name for one in sections) or 'none'}"
 
 
 def scanned(config: Config, wishes: Wishes) -> list[ScannedSet]:

@@ -19,8 +19,8 @@ from echo_queue.launch.roles import become
 def evaluate(path: Path, config: Config, model: str, out: Path | None, options: Mapping[str, object]) -> NoReturn:
     """Becomes the program. `options`: further options of it, by name; None, an empty text and False are not given."""
     found = find(config, model)
-    of_set = options.get("name") or Path(str(options.get("source") or "").partition(" ")[0]).stem
-    file = re.sub(r"[^\w.-]+", "-", f"{found.called}-{of_set}").strip("-")
+    source = Path(str(options.get("source") or "").partition(" ")[0]).stem
+    file = re.sub(r"[^\w.-]+", "-", "-".join(filter(None, (found.called, source, options.get("name"))))).strip("-")
     words: dict[str, object] = {
         "model": found.folder,
         "weights": found.weights,
