@@ -19,8 +19,9 @@ from echo_queue.launch.roles import become
 def evaluate(path: Path, config: Config, model: str, out: Path | None, options: Mapping[str, object]) -> NoReturn:
     """Becomes the program. `options`: further options of it, by name; None, an empty text and False are not given."""
     found = find(config, model)
-    source = Path(str(options.get("source") or "").partition(" ")[0]).stem
-    file = re.sub(r"[^\w.-]+", "-", "-".join(filter(None, (found.called, source, options.get("name"))))).strip("-")
+    source, name = (str(options.get(key) or "") for key in ("source", "name"))
+    file = "-".join(filter(None, (found.called, Path(source.partition(" ")[0]).stem, name)))
+    file = re.sub(r"[^\w.-]+", "-", file).strip("-")
     words: dict[str, object] = {
         "model": found.folder,
         "weights": found.weights,
