@@ -1,8 +1,10 @@
 """The figures of the queue: where prompts are, whether the identity is kept, and what happened to them."""
 
 from collections.abc import Callable, Mapping
+from typing import get_args
 
 from echo_queue.queue import Status
+from echo_queue.records.validation import Cause
 from echo_queue.reporting.figures.figure import Figure, Reading, Subject, Values, one
 
 STATUS, AUDIT = "The queue's status", "The queue's audit"
@@ -10,10 +12,10 @@ EVENTS = (
     *("admitted", "leased", "completed", "spilled", "duplicate", "unknown"),
     *("late_completion", "dead_completion", "suspended_completion", "mixed_completion"),
     *("late", "abandoned", "cancelled", "expired", "failed", "released", "missing", "unfit"),
-    *("bad_bytes", "bad_reward", "bad_partial"),
+    *(f"bad_{cause}" for cause in ("bytes", "partial", *get_args(Cause))),
     *("buried", "revived", "undone", "asked", "answered", "unanswered", "concluded"),
 )
-"""The queue's counters that stand at 0 until they first count. Others (`bad_…`) come when they do."""
+"""The queue's counters, which stand at 0 until they first count."""
 FATES = {"continued": "tokens_continued", "discarded": "tokens_discarded"}
 DEPARTURES = ("finished", "preempted", "rest", "dismissed", "stopped", "error")
 COMPLAINTS = ("bad", "unreachable", "dry")
