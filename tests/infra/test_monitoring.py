@@ -60,7 +60,7 @@ def test_every_panel_has_its_place_and_every_query_a_name_of_its_own() -> None:
         assert all('run=~"$run"' in target["expr"] for target in panel.get("targets", ()))
 
 
-@pytest.mark.parametrize("query", queries())
+@pytest.mark.parametrize("query", tuple(queries()))
 def test_every_query_names_figures_of_the_table_and_labels_that_they_have(query: str) -> None:
     names = figures_of(query)
     assert names and set(names) <= LABELS.keys()

@@ -6,7 +6,9 @@ A connection that is silent for `SILENT_S` is closed.
 import errno
 import hmac
 import ipaddress
+import logging
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
@@ -21,6 +23,7 @@ PATH, LOOPBACK = "/metrics", "127.0.0.1"
 SILENT_S = 10.0
 TEXT = "text/plain; charset=utf-8"
 ENDED_S = 5.0
+LOG = logging.getLogger(__name__)
 WHERE = "--listen"
 
 
@@ -89,7 +92,9 @@ class _Server(ThreadingMixIn, TCPServer):
         super().__init__((address.host, address.port), handler)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that goes away in the middle is none of our errors."""
+        """Logs an error of ours; a client that goes away in the middle is none."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            LOG.exception("a scrape of %s failed", client_address)
 
 
 def _problem(address: Address, error: OSError) -> Problem:

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from echo_queue.reporting.figures.figure import Figure, Reading, Subject, Values, one
 from echo_queue.reporting.metrics import Summary, UpdateMetrics
 
-NEWEST, RECENT = "The record of the newest update", "The records of the newest 20 updates"
+NEWEST = "The record of the newest update"
+RECENT = "The records of the newest 20 updates, without those that a rewind left behind"
 
 
 def _newest(value: Callable[[UpdateMetrics], float | None]) -> Callable[[Reading], Values]:

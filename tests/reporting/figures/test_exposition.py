@@ -70,7 +70,7 @@ def test_the_queues_figures_are_those_of_status_and_audit(queue: Clients) -> Non
 def test_an_identity_that_is_broken_is_told(queue: Clients) -> None:
     harness = QueueHarness(queue)
     harness.lease(2)
-    queue.client.xtrim(queue.keys.tasks, maxlen=0)
+    queue.client.xtrim(queue.keys.tasks, maxlen=0, approximate=False)
     found, audit = scraped(queue), queue.audit()
     assert found["echo_queue_identity_ok"].of() == 0
     assert found["echo_queue_identity_difference_prompts"].of() == audit.difference > 0
