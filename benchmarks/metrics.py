@@ -74,9 +74,8 @@ def crowded(caller: Caller, workers: int) -> None:
     """Makes the run."""
     components = [f"c{number}" for number in range(COMPONENTS)]
     rules = RunRules(s=4, batch=DEATHS, pace=False, mixture=" ".join(f"{name}:1" for name in components))
-    operator, submitter, learner, worker = (
-        make(caller) for make in (Operator, SubmitterQueue, LearnerQueue, WorkerQueue)
-    )
+    operator, submitter = Operator(caller), SubmitterQueue(caller)
+    learner, worker = LearnerQueue(caller), WorkerQueue(caller)
     operator.configure(rules)
     version = Version(learner.resume(rules).lineage, 0)
     learner.publish(Published(version, "manifest", "digest"))

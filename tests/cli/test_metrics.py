@@ -1,5 +1,6 @@
 """`echo-queue metrics` on a machine that has nothing but the configuration: printed once, and served until its end."""
 
+import http.client
 import json
 import re
 import signal
@@ -276,3 +277,23 @@ def test_no_other_command_imports_the_client_of_prometheus() -> None:
 def test_the_page_is_printed_by_a_command() -> None:
     written = (ROOT / "docs" / "figures.md").read_text(encoding="utf-8")
     assert CliRunner().invoke(app, ["figures"]).stdout == written
+
+
+def test_an_error_of_ours_is_logged_and_the_next_scrape_is_answered(caplog: pytest.LogCaptureFixture) -> None:
+    answers = iter([ZeroDivisionError("a bug"), b"figures\n"])
+
+    def scrape() -> bytes:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    server = ScrapeServer(HERE, None, scrape)
+    try:
+        url = f"http://{server.address}/metrics"
+        with pytest.raises((urllib.error.URLError, ConnectionError, http.client.HTTPException)):
+            get(url)
+        assert get(url)[0] == 200
+    finally:
+        server.close()
+    assert "a bug" in caplog.text

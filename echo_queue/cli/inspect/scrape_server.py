@@ -68,7 +68,7 @@ class ScrapeServer:
 
     def __init__(self, address: Address, token: str | None, scrape: Callable[[], bytes]) -> None:
         try:
-            self._server = _Server(address, _handler(token, scrape))
+            self._server = _Server(address, token, scrape)
         except OSError as error:
             raise ServiceError(_problem(address, error)) from None
         self.address = Address(address.host, self._server.socket.getsockname()[1])
@@ -87,9 +87,15 @@ class _Server(ThreadingMixIn, TCPServer):
     allow_reuse_address = True
     daemon_threads = True
 
-    def __init__(self, address: Address, handler: type[BaseHTTPRequestHandler]) -> None:
+    def __init__(self, address: Address, token: str | None, scrape: Callable[[], bytes]) -> None:
+        self.scrape = scrape
+        self._shown = f"Bearer {token}".encode() if token else b""
         self.address_family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-        super().__init__((address.host, address.port), handler)
+        super().__init__((address.host, address.port), Handler)
+
+    def admits(self, shown: str) -> bool:
+        """Returns whether whoever shows this as its `Authorization` may see the figures."""
+        return not self._shown or hmac.compare_digest(shown.encode("latin-1", "replace"), self._shown)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Logs an error of ours; a client that goes away in the middle is none."""
@@ -97,43 +103,38 @@ class _Server(ThreadingMixIn, TCPServer):
             LOG.exception("a scrape of %s failed", client_address)
 
 
+class Handler(BaseHTTPRequestHandler):
+    """Answers the requests of one connection."""
+
+    server: _Server
+    protocol_version = "HTTP/1.1"
+    timeout = SILENT_S
+    wbufsize = -1  # an answer is one write
+
+    def do_GET(self) -> None:
+        if self.path.partition("?")[0] != PATH:
+            self._answer(404, f"{PATH} has the figures\n".encode())
+        elif not self.server.admits(self.headers.get("Authorization", "")):
+            self._answer(401, b"the token is missing or wrong\n", **{"WWW-Authenticate": "Bearer"})
+        else:
+            self._answer(200, self.server.scrape(), **{"Content-Type": CONTENT_TYPE})
+
+    do_HEAD = do_GET
+
+    def _answer(self, status: int, body: bytes, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Type": TEXT, "Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing: scrapes come every few seconds."""
+
+
 def _problem(address: Address, error: OSError) -> Problem:
     what = f"cannot listen on {address}: {error.strerror or error}"
     if error.errno == errno.EADDRINUSE:
         what = f"port {address.port} of {address.host} is taken by another program"
     return Problem(WHERE, what, "name another address, or port 0 for one that is free")
-
-
-def _handler(token: str | None, scrape: Callable[[], bytes]) -> type[BaseHTTPRequestHandler]:
-    expected = f"Bearer {token}".encode() if token else b""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        timeout = SILENT_S
-        wbufsize = -1  # an answer is one write
-
-        def do_GET(self) -> None:
-            if self.path.partition("?")[0] != PATH:
-                self._answer(404, f"{PATH} has the figures\n".encode())
-            elif expected and not hmac.compare_digest(self._shown(), expected):
-                self._answer(401, b"the token is missing or wrong\n", **{"WWW-Authenticate": "Bearer"})
-            else:
-                self._answer(200, scrape(), **{"Content-Type": CONTENT_TYPE})
-
-        do_HEAD = do_GET
-
-        def _shown(self) -> bytes:
-            return self.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
-
-        def _answer(self, status: int, body: bytes, **headers: str) -> None:
-            self.send_response(status)
-            for name, value in {"Content-Type": TEXT, "Content-Length": str(len(body)), **headers}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Says nothing: scrapes come every few seconds."""
-
-    return Handler
