@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 
 from prometheus_client import generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from echo_queue.reporting.figures.figure import RUN, Figure, Reading, Values
 from echo_queue.reporting.figures.table import FIGURES, UP
 
-CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""The format that every Prometheus reads, and that `generate_latest` writes."""
 
 
 class RunFigures(Collector):

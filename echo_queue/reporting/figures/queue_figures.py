@@ -5,6 +5,7 @@ from typing import get_args
 
 from echo_queue.queue import Status
 from echo_queue.records.validation import Cause
+from echo_queue.reporting.figures.bounds import OTHER
 from echo_queue.reporting.figures.figure import Figure, Reading, Subject, Values, one
 
 STATUS, AUDIT = "The queue's status", "The queue's audit"
@@ -29,11 +30,12 @@ ELSEWHERE = {
 
 
 def events(status: Status) -> Mapping[str, int]:
-    """Returns the queue's counters that no other figure has, by name."""
-    return {
-        **dict.fromkeys(EVENTS, 0),
-        **{name: count for name, count in status.counts.items() if name not in ELSEWHERE},
-    }
+    """Returns the queue's counters that no other figure has, by name; those that no code of ours raises as `OTHER`."""
+    found = dict.fromkeys((*EVENTS, OTHER), 0)
+    for name, count in status.counts.items():
+        if name not in ELSEWHERE:
+            found[name if name in found else OTHER] += count
+    return found
 
 
 def _counts(names: Mapping[str, str]) -> Callable[[Reading], Values]:
@@ -212,9 +214,10 @@ PROMPTS = Subject(
         Figure(
             "echo_queue_events_total",
             "counter",
-            "What happened to tasks and groups since the run began, by the queue's own counters.",
+            "What happened to tasks and groups since the run began, by the queue's own counters; a counter that no code of "
+            "ours raises is `other`.",
             "The queue's counters (`stats` and `tallies`)",
-            "`expired`, `failed`, `late` and `bad_…` are a small share of `completed`.",
+            "`expired`, `failed`, `late` and `bad_…` are a small share of `completed`, and `other` is 0.",
             "`expired`: workers vanish; `failed`: read the reasons; `late` or `cancelled`: the data is too slow for S; "
             "`bad_…`: a worker is broken, or its configuration differs; `undone`: somebody went back to a checkpoint.",
             lambda reading: {(name,): count for name, count in events(reading.status).items()},

@@ -54,6 +54,7 @@ def test_the_queues_figures_are_those_of_status_and_audit(queue: Clients) -> Non
     assert found["echo_queue_dead_groups"].of(cause="KeyError") == 2
     told = {dict(labels)["event"]: count for labels, count in found["echo_queue_events_total"].values.items()}
     assert told == events(status) and told["buried"] == 2 and told["late"] == 0
+    assert sum(told.values()) == sum(n for name, n in status.counts.items() if name in told) and told["other"] == 0
     assert found["echo_queue_identity_ok"].of() == 1 == audit.ok
     assert found["echo_queue_identity_difference_prompts"].of() == audit.difference == 0
     assert found["echo_queue_lost_entries_total"].of() == audit.lost == 0
@@ -177,6 +178,17 @@ def test_reasons_and_results_are_read_again_when_they_have_changed(queue: Client
     assert number
     queue.conclude(1, number.number, replace(RESULT, version=Version(1, 2), mean=0.75).line)
     assert [one.mean for one in reader.read().evaluations] == [0.75]
+
+
+def test_counters_that_somebody_makes_up_are_one(queue: Clients) -> None:
+    """Submitters may raise any of them by hand."""
+    QueueHarness(queue)
+    before = scraped(queue)["echo_queue_events_total"]
+    for number in range(100):
+        queue.client.hincrby(queue.keys.stats, f"made-up-{number}", 2)
+    after = scraped(queue)["echo_queue_events_total"]
+    assert after.values.keys() == before.values.keys()
+    assert (before.of(event="other"), after.of(event="other")) == (0, 200)
 
 
 def test_names_with_quotes_and_line_breaks_are_escaped(queue: Clients) -> None:
