@@ -214,8 +214,8 @@ PROMPTS = Subject(
         Figure(
             "echo_queue_events_total",
             "counter",
-            "What happened to tasks and groups since the run began, by the queue's own counters; a counter that no code of "
-            "ours raises is `other`.",
+            "What happened to tasks and groups since the run began, by the queue's own counters; those that no code of "
+            "ours raises are `other`.",
             "The queue's counters (`stats` and `tallies`)",
             "`expired`, `failed`, `late` and `bad_…` are a small share of `completed`, and `other` is 0.",
             "`expired`: workers vanish; `failed`: read the reasons; `late` or `cancelled`: the data is too slow for S; "
