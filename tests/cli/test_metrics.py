@@ -215,17 +215,18 @@ def test_while_redis_is_away_a_scrape_says_so_and_afterwards_all_figures_are_the
 
 
 def test_a_redis_that_hangs_holds_up_no_scrape_and_only_one_thread(caplog: pytest.LogCaptureFixture) -> None:
-    answered, asked = threading.Event(), list[str]()
+    began, answered, asked = threading.Event(), threading.Event(), list[str]()
 
     def hangs() -> Caller:
         asked.append(threading.current_thread().name)
+        began.set()
         answered.wait(LONG_S)
         raise ServiceError(Problem("redis.url", "has gone for good", "start it"))
 
     scrapes = Scrapes(RUN, hangs, deadline_s=0.01)
     for _ in range(5):
         assert parsed(scrapes.scrape().text, RUN)[UP.name].of() == 0
-    assert asked == ["scrape"]
+    assert began.wait(LONG_S) and asked == ["scrape"]
     assert len(caplog.records) == 1, "the same trouble is told once"
     answered.set()
     patient = Scrapes(RUN, hangs, deadline_s=LONG_S)
