@@ -39,7 +39,7 @@ help:
 	@echo "make wheel      build dist/, install the wheel alone in a fresh environment and use it"
 	@echo "make join       a bare Debian root joins a run over TLS with a token; every other token is refused"
 	@echo "make lint       ruff and mypy    make bench      print each benchmark's figure"
-	@echo "make docs       docs/configuration.md, docs/schema.json    make lock  constraints*.txt, from fresh environments"
+	@echo "make docs       the pages and files that are made from code    make lock  constraints*.txt, from fresh environments"
 	@echo "make clean      remove build/, dist/, $(VENV) and the environments beside it; runs/ stays"
 	@echo "Tests and benchmarks need redis-server: where it is missing they install it with apt, by sudo if need be"
 
@@ -145,6 +145,8 @@ bench: $(VENV)/.dev apt
 docs: $(VENV)/.dev
 	$(BIN)/echo-queue config reference > docs/configuration.md
 	$(BIN)/echo-queue schema > docs/schema.json
+	$(BIN)/echo-queue figures > docs/figures.md
+	$(BIN)/python -m infra.monitoring.make_dashboard > infra/monitoring/dashboard.json
 
 lock:
 	rm -rf build/lock build/lock-vllm build/lock-infra build/lock-launchers

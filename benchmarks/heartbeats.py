@@ -43,7 +43,7 @@ class SignsOfLife:
 def measure(client: "redis.Redis", run: str) -> SignsOfLife:
     """Returns medians over all turns, of a run that has begun."""
     caller = Caller(client, run)
-    words = replies.heartbeat_words(_heartbeat())
+    words = replies.heartbeat_words(full_heartbeat())
     pairs = zip(words[::2], words[1::2], strict=True)
     before = [word for name, value in pairs if name not in FOR_CONTROLLERS for word in (name, value)]
 
@@ -70,7 +70,7 @@ def served_us(client: "redis.Redis") -> int:
     return int(client.info("commandstats").get("cmdstat_fcall", {}).get("usec", 0))
 
 
-def _heartbeat() -> Heartbeat:
+def full_heartbeat() -> Heartbeat:
     """Returns what a worker says that has made many groups."""
     times = GenerationTimes.of(np.random.default_rng(0).lognormal(4.0, 0.6, RECENT))
     return Heartbeat(

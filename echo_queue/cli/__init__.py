@@ -14,7 +14,7 @@ from echo_queue.errors import EchoQueueError
 from echo_queue.launch import entry
 from echo_queue.launch.streams import always_writable
 
-ROLES = {"services", "worker", "learner", "join", "notices", "fleet"}
+ROLES = {"services", "worker", "learner", "join", "notices", "fleet", "metrics"}
 """The commands that run until they are told to end, which is then no failure."""
 
 

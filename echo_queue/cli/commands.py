@@ -394,6 +394,32 @@ def audit(config: ConfigFile, as_json: Json = False) -> None:
 
 
 @app.command(rich_help_panel=INSPECT)
+def metrics(
+    config: ConfigFile,
+    listen: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Serve them at /metrics until SIGTERM. Without HOST on loopback; any other needs "
+            "ECHO_QUEUE_METRICS_TOKEN.",
+            show_default=False,
+        ),
+    ] = "",
+) -> None:
+    """Print the figures of the run for Prometheus, or serve them: from Redis alone, as the read-only user.
+
+    `echo-queue figures` says what each of them means.
+    """
+    from echo_queue.cli.inspect.metrics import print_once, serve
+
+    loaded = load(config)
+    if listen:
+        serve(loaded, listen)
+    else:
+        raise typer.Exit(print_once(loaded))
+
+
+@app.command(rich_help_panel=INSPECT)
 def healthy(
     role: Annotated[
         str,
@@ -545,6 +571,14 @@ def schema() -> None:
     from echo_queue.cli.documents import schemas
 
     typer.echo(json.dumps(schemas(), indent=2, ensure_ascii=False))
+
+
+@app.command(rich_help_panel=INSPECT)
+def figures() -> None:
+    """Print what each figure of `metrics` means, what is normal and what to do, as Markdown."""
+    from echo_queue.reporting.figures.page import page
+
+    typer.echo(page(), nl=False)
 
 
 @app.command(rich_help_panel=INSPECT)

@@ -5,6 +5,7 @@
   name, such as `ECHO_QUEUE_WORKER_STORE_ACCESS_KEY`, precedes the one for all roles. Without store keys, boto3's own
   chain (profile, instance role) applies.
 - The keys that an engine's server (`rollout.http`) and judges may ask for come from the environment or its file alone.
+- The token that whoever asks for metrics must have comes from the environment or its file alone.
 - The key that signs weights is made by the learner, unless the environment has it (`learner.publication.signing_key`).
 """
 
@@ -25,6 +26,7 @@ FILE = "secrets.json"
 SIGNING_KEY = "ECHO_QUEUE_LEARNER_SIGNING_KEY"
 ENGINE_KEY = "ECHO_QUEUE_HTTP_API_KEY"
 JUDGE_KEY = "ECHO_QUEUE_JUDGE_API_KEY"
+METRICS_TOKEN = "ECHO_QUEUE_METRICS_TOKEN"
 ROLES: tuple[Role, ...] = get_args(Role)
 OPTIONAL: tuple[Role, ...] = ("controller",)
 """Roles that a run may do without, and whose user a server of one's own need not have."""
@@ -133,6 +135,11 @@ def engine_key(environ: Mapping[str, str] = os.environ) -> str | None:
 def judge_key(environ: Mapping[str, str] = os.environ) -> str | None:
     """Returns the key of the servers at `environment.rewards.NAME.judge.url`, or None if they have none."""
     return _from_environment(JUDGE_KEY, environ)
+
+
+def metrics_token(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Returns the bearer token that `echo-queue metrics --listen` asks for, or None if it asks for none."""
+    return _from_environment(METRICS_TOKEN, environ)
 
 
 def own_variable(role: Role, secret: str, environ: Mapping[str, str] = os.environ) -> bool:

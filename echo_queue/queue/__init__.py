@@ -47,6 +47,7 @@ from echo_queue.queue.types import (
     WorkerOrder,
     WorkerStatus,
 )
+from echo_queue.queue.update_records import UpdateRecords
 from echo_queue.queue.worker import WorkerQueue
 
 __all__ = [
@@ -91,6 +92,7 @@ __all__ = [
     "Term",
     "TrustedWeights",
     "UpdateRecord",
+    "UpdateRecords",
     "Upstream",
     "WorkerOrder",
     "WorkerQueue",

@@ -55,8 +55,13 @@ class GenerationTimes:
         first = next((place for place, count in enumerate(self.counts) if count), None)
         return "" if first is None else f"{first}:{','.join(map(str, self.counts[first:]))}"
 
+    @classmethod
+    def together(cls, all_times: Iterable["GenerationTimes"]) -> Self:
+        """Returns the groups of all of them."""
+        return cls(tuple(map(sum, zip_longest(*(times.counts for times in all_times), fillvalue=0))))
+
     def __add__(self, other: "GenerationTimes") -> "GenerationTimes":
-        return GenerationTimes(tuple(map(sum, zip_longest(self.counts, other.counts, fillvalue=0))))
+        return GenerationTimes.together((self, other))
 
     @property
     def groups(self) -> int:

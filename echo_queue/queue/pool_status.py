@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import add
 
 from echo_queue.queue.generation_times import GenerationTimes
 from echo_queue.queue.types import Heartbeat, WorkerStatus
@@ -60,7 +58,7 @@ def _pool(name: str, beats: Sequence[Heartbeat]) -> PoolStatus:
         machines=len({beat.machine for beat in beats}),
         groups_per_s=sum(beat.groups_per_s for beat in beats),
         tokens_per_s=sum(beat.tokens_per_s for beat in beats),
-        generation=reduce(add, (beat.generation for beat in beats)),
+        generation=GenerationTimes.together(beat.generation for beat in beats),
         arrival=arrival_of(beats),
         scoring_s=max(beat.scoring_s for beat in beats),
         unscored=sum(beat.unscored for beat in beats),

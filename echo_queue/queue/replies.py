@@ -269,7 +269,8 @@ def worker_of(
 ) -> WorkerStatus:
     """Returns the status of one worker. A malformed heartbeat reads as `unreadable` and never makes a reader fail."""
     try:
-        heartbeat = heartbeat_of(fields([word for pair in words.items() for word in pair])) if words else None
+        told = {field.decode("utf-8", "replace"): word.decode("utf-8", "replace") for field, word in words.items()}
+        heartbeat = heartbeat_of(told) if told else None
     except (TypeError, ValueError):
         heartbeat = Heartbeat(engine="unknown", version=Version(0, 0), state="unreadable")
     return WorkerStatus(name.decode("utf-8", "replace"), silent_ms, heartbeat, held, suspension_of(suspended))

@@ -80,6 +80,8 @@ def test_help_names_every_command(tmp_path: Path) -> None:
         "redis-users",
         "status",
         "audit",
+        "metrics",
+        "figures",
         "bury",
         "revive",
         "init-model",

@@ -23,6 +23,7 @@ from echo_queue.queue import (
     PromptSet,
     RunKeys,
     UpdateRecord,
+    UpdateRecords,
     WorkerOrder,
 )
 from echo_queue.queue.acl import CONTROLLER_CALLS, SUBMITTER_CALLS, WORKER_CALLS, rules
@@ -186,6 +187,8 @@ def test_a_learner_records_its_updates_and_a_monitor_reads_them(queue: Clients, 
     learner.record(0, [record])
     learner.advance(0, 0, 0, 1.0)
     assert acting("monitor").updates() == [acting("monitor").newest_update()] == [record]
+    records = UpdateRecords(acting("monitor").caller)
+    assert (records.newest(2), records.recorded()) == ([record], 1)
     assert _refused(acting("submitter").updates)
 
 

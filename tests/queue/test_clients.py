@@ -22,6 +22,7 @@ from echo_queue.queue import (
     PeerDirectory,
     SubmitterQueue,
     TrustedWeights,
+    UpdateRecords,
     WorkerQueue,
     library,
 )
@@ -42,6 +43,7 @@ CLIENTS = (
     FleetQueue,
     EvaluationQueue,
     Evaluations,
+    UpdateRecords,
 )
 ASKING = ("call", "move", "ask", "_numbered", "_later")
 """Methods whose first argument names a function of the server."""

@@ -3,7 +3,7 @@
 import pytest
 
 from echo_queue.errors import FencedError
-from echo_queue.queue import UpdateRecord
+from echo_queue.queue import UpdateRecord, UpdateRecords
 from echo_queue.records import Version
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import QueueHarness
@@ -53,3 +53,14 @@ def test_the_newest_are_kept_and_none_is_large(learner: Clients) -> None:
     assert 10_000 <= len(kept) <= 10_200 and kept[-1] == record(1, 10_300)
     say(learner, 1, [record(1, 10_301, bytes(16_385))])
     assert learner.newest_update() == record(1, 10_300)
+
+
+def test_the_newest_are_read_alone_and_all_that_ever_came_are_counted(learner: Clients) -> None:
+    records = UpdateRecords(learner.caller)
+    assert (records.newest(3), records.recorded()) == ([], 0)
+    said = [record(1, number) for number in range(1, 8)]
+    say(learner, 1, said)
+    say(learner, 1, said)
+    assert (records.newest(3), records.recorded()) == (said[-3:], 7)
+    learner.client.xtrim(learner.keys.updates, maxlen=2, approximate=False)
+    assert (records.newest(3), records.recorded()) == (said[-2:], 7), "also those that are gone by now"

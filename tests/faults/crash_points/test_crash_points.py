@@ -131,7 +131,7 @@ def test_every_failpoint_is_a_point_of_some_role() -> None:
 
 
 GIVEN_AGAIN = (
-    *(f"echo_queue/queue/{client}.py" for client in ("operator", "monitor", "fleet")),
+    *(f"echo_queue/queue/{client}.py" for client in ("operator", "monitor", "fleet", "update_records")),
     "echo_queue/fleet/drivers/",
     "learner/export/exporter.py",
 )

@@ -34,6 +34,8 @@ ALLOWED: Mapping[str, str] = {
     "echo_queue/evaluation/answers_file.py:AnswersFile": "a command's own file: half of a last line is cut off",
     "echo_queue/cli/documents.py:schemas": "a class, in memory",
     "echo_queue/cli/output.py:print_json": "the terminal",
+    "echo_queue/cli/inspect/metrics.py:print_once": "likewise",
+    "echo_queue/cli/inspect/scrape_server.py:Handler": "answers a scrape, and keeps nothing",
     "echo_queue/cli/inspect/weights.py:fetch": "its temporary file, which no program reads",
     "echo_queue/launch/streams.py:_lead_nowhere": "the terminal, or what stands in its place",
     "echo_queue/launch/streams.py:_made": "likewise",
