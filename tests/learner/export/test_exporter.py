@@ -16,6 +16,7 @@ from echo_queue.models.exported import BEST, Mark, mark_of
 from echo_queue.queue import Chunk, PromptSet
 from echo_queue.records import PromptShard, Version
 from echo_queue.reporting.evaluation_record import EvaluationRecord
+from echo_queue.weights.catalogue import catalogue
 from learner.export import exporter as module
 from learner.export.exporter import Exporter
 from learner.training_loop import train
@@ -68,6 +69,23 @@ def test_a_run_exports_every_so_many_updates_and_its_best_version(harness: Learn
         for one in (exports / "1.8", exports / BEST, config.run.dir / "model", config.base_model)
     )
     assert not torch.equal(newer, older) and not torch.equal(newer, final) and not torch.equal(newer, base)
+
+
+@pytest.mark.slow
+def test_what_waits_for_its_export_stays_in_the_store_while_training_goes_on(
+    harness: LearnerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """… for as long as it waits: here nothing is exported at all."""
+    monkeypatch.setattr(Exporter, "work", lambda _: None)
+    monkeypatch.setattr(Exporter, "ended", lambda _: None)
+    monkeypatch.setattr(Exporter, "settle", lambda *_: None)
+    config = harness.config(export={"every_updates": 4}, weights={"anchor_every": 1}, staleness={"s": 0})
+    harness.submit(config, 40)
+    harness.work(config)
+    train(config, threading.Event())
+    stored = catalogue(harness.store(config))
+    assert Version(1, 1) not in stored, "what is not exported was removed"
+    assert {Version(1, 4), Version(1, 8)} <= stored.keys()
 
 
 STEPS = ("write export settings", "rename export settings", "run export", "link best", "rename best")
