@@ -63,8 +63,8 @@ class HubRepository:
         Raises `ConfigError` for a repository that is not ours to replace, `ServiceError` for a hub that is away, for a
         token that is missing, and for one that may not write there.
         """
-        if self._asked(self._found) is None:
-            self._asked(self._require_owner)
+        self._asked(self._found)
+        self._asked(self._require_owner)
 
     def upload(self, folder: Path, message: str, told: Callable[[str], None]) -> str:
         """Makes the repository if need be, and commits the folder's files. Returns the commit's address.
@@ -125,12 +125,12 @@ class HubRepository:
         return found
 
     def _require_owner(self) -> None:
-        """Raises `ServiceError` for a token that may make no repository of this owner, as far as the hub says it."""
+        """Raises `ServiceError` for a token that may write to no repository of this owner, as the hub says."""
         known = HfApi().whoami()
         owner = self.name.partition("/")[0]
         owners = [known.get("name", ""), *(one.get("name", "") for one in known.get("orgs", ()))]
         if owner not in owners:
-            what = f"the token may not write as {owner}: it is one of {', '.join(owners)}"
+            what = f"the token may not write as {owner}, only as {', '.join(owners)}"
             raise ServiceError(Problem("--push", what, "correct OWNER, or set HF_TOKEN to a token of its"))
         if known.get("auth", {}).get("accessToken", {}).get("role") == "read":
             what = "the token may read and not write"
