@@ -69,7 +69,7 @@ class CardFacts:
         if self.version is not None:
             ours = [one for one in ours if one.version.lineage <= self.version.lineage]
         for _, curve in sorted(curves(ours).items()):
-            yield from dict.fromkeys([curve[0], curve[-1]])
+            yield from (*curve[:1], *curve[1:][-1:])
 
 
 def card_of(config: Config, facts: CardFacts) -> str:
@@ -166,7 +166,7 @@ def _evaluations(facts: CardFacts) -> Iterator[str]:
         yield f"| `{_code(one.evaluation)}` | {one.version} | {figures} |"
     yield ""
     if facts.chosen_by:
-        yield f"The version was chosen by `{_code(facts.chosen_by)}`, so its mean there is too good by luck as well.\n"
+        yield f"The version was chosen by its mean on `{_code(facts.chosen_by)}`, which is too high for that reason.\n"
 
 
 def _settings(config: Config) -> Iterator[str]:
