@@ -1,6 +1,7 @@
 """`echo-queue export`: a version that the run has published becomes a folder that is whole or is not there."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -97,18 +98,15 @@ def test_a_version_goes_to_a_bucket_and_to_the_hub_as_the_same_folder(
     endpoint, hub = s3_servers("rclone").endpoint(BUCKET), HubServer()
     assert endpoint.access_key and endpoint.secret_key
     address = f"s3://{BUCKET}/models/{tmp_path.name}"
+    aws = {
+        "AWS_ENDPOINT_URL_S3": endpoint.url,
+        "AWS_ACCESS_KEY_ID": endpoint.access_key,
+        "AWS_SECRET_ACCESS_KEY": endpoint.secret_key,
+    }
+    push = ("--push", "lab/model", "--public")
     with serving(hub) as hub.url:
-        told = published_run.export(
-            "1.1",
-            address,
-            *("--push", "lab/model", "--public"),
-            HF_ENDPOINT=hub.url,
-            HF_TOKEN=TOKEN,
-            HF_HUB_DISABLE_XET="1",
-            AWS_ENDPOINT_URL_S3=endpoint.url,
-            AWS_ACCESS_KEY_ID=endpoint.access_key,
-            AWS_SECRET_ACCESS_KEY=endpoint.secret_key,
-        )
+        known = {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_XET": "1"}
+        told = published_run.export("1.1", address, *push, **aws, **known)
     assert told.splitlines()[-2:] == [address, f"{hub.url}/lab/model/commit/{1:040x}"]
     read = tmp_path / "read"
     ObjectStore(endpoint, "").download_folder(f"models/{tmp_path.name}", read)
@@ -118,7 +116,15 @@ def test_a_version_goes_to_a_bucket_and_to_the_hub_as_the_same_folder(
     files = {path.name: path.read_bytes() for path in read.iterdir()}
     assert hub.files["lab/model"] == {".gitattributes": b"", **files}
     assert (hub.private["lab/model"], hub.commits) == (False, [f"test 1.1, exported by echo-queue {__version__}"])
-    assert not list((published_run.run_dir / EXPORTS).iterdir()), "nothing is left here"
+    exports = published_run.run_dir / EXPORTS
+    assert not list(exports.iterdir()), "nothing is left here"
+
+    standing = save_model(exports / "1.9", seed=3)  # which the learner has exported, and is not in the store any more
+    Mark("test", "1.9", adapter=False).write(standing)
+    published_run.export("1.9", f"{address}/1.9", "--within-run", **aws)
+    ObjectStore(endpoint, "").download_folder(f"models/{tmp_path.name}/1.9", read)
+    assert same(read, standing)
+    shutil.rmtree(exports)
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 import logging
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
+from pydantic import ValidationError
 from transformers import AutoModelForCausalLM
 
 from echo_queue import failpoints
@@ -188,10 +190,59 @@ def test_an_export_that_fails_is_told_and_tried_again_and_ends_nothing(
         assert failing.is_alive()
         assert [line for line in caplog.messages if "File exists" in line] == caplog.messages
         assert len(caplog.messages) == module.ATTEMPTS
-        assert "version 1.1 was not exported, attempt 3 of 3" in caplog.messages[-1]
+        assert f"version 1.1 was not exported to {failing.folder / '1.1'}, attempt 3 of 3" in caplog.messages[-1]
     finally:
         failing.close()
     assert not failing.is_alive()
+
+
+def test_each_folder_is_uploaded_as_well_and_what_failed_is_uploaded_by_the_next_learner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The bucket is away for a while: no export and no later upload fails for that."""
+    monkeypatch.setattr(module, "PAUSE_S", 0.0)
+    targets, away = list[str](), {"s3://bucket/models/1.2"}
+
+    def run(_: Exporter, words: Sequence[str]) -> str | None:
+        targets.append(words[-2])
+        if words[-2].startswith("s3://"):
+            return "the bucket is away" if words[-2] in away else None
+        Mark("test", words[-3], adapter=False).write(made(Path(words[-2])))
+        return None
+
+    monkeypatch.setattr(Exporter, "_run", run)
+    settings = {"every_updates": 1, "to": "s3://bucket/models", "keep": 2}
+    first = finished(exporter(tmp_path, **settings), 1, 2, 3)
+    local = [str(first.folder / f"1.{number}") for number in range(5)]
+    sent = [f"s3://bucket/models/1.{number}" for number in range(5)]
+    assert targets == [local[1], sent[1], local[2], *[sent[2]] * module.ATTEMPTS, local[3], sent[3]]
+    assert "version 1.2 was not exported to s3://bucket/models/1.2, attempt 3 of 3: the bucket is away" in caplog.text
+    away.clear()
+    targets.clear()
+    last = finished(exporter(tmp_path, **settings), 4)
+    assert targets == [sent[2], local[4], sent[4]], "what was uploaded is not uploaded again"
+    names = {one.name for one in last.folder.iterdir()}
+    assert names == {"run.toml", "1.3", "1.4", ".1.3.uploaded", ".1.4.uploaded"}
+    targets.clear()
+    finished(exporter(tmp_path, **settings | {"to": "s3://bucket/others"}))
+    assert targets == ["s3://bucket/others/1.3", "s3://bucket/others/1.4"]
+
+
+def finished(begun: Exporter, *published: int) -> Exporter:
+    """Lets an exporter do what waits for it and what is published, and closes it."""
+    begun.start()
+    for number in published:
+        begun.published(Version(1, number))
+    wait_until(lambda: not begun.needed, "the exports")
+    begun.check()
+    begun.close()
+    return begun
+
+
+@pytest.mark.parametrize("address", ["models", "s3://bucket", "s3://bucket/", "s3:bucket/a"])
+def test_an_address_that_names_no_folder_of_a_bucket_is_refused_at_once(tmp_path: Path, address: str) -> None:
+    with pytest.raises(ValidationError, match=r"export\.to"):
+        exporter(tmp_path, every_updates=1, to=address)
 
 
 def test_the_best_version_needs_an_evaluation_that_is_there() -> None:
