@@ -488,8 +488,9 @@ def export(
 ) -> None:
     """Write a version as a Hugging Face folder: weights, tokenizer, chat template, generation settings, model card.
 
-    With LoRA the adapters are merged into the base model. The folder is whole or is not there, wherever it goes. The
-    hub's token is that of HF_TOKEN, or of `hf auth login`.
+    With LoRA the adapters are merged into the base model. The folder is whole or is not there, wherever it goes.
+
+    The hub's token is that of HF_TOKEN, or of `hf auth login`.
     """
     from echo_queue.cli.inspect.export import Destination
     from echo_queue.cli.inspect.export import export as export_model

@@ -164,7 +164,8 @@ def _explained(error: Exception, name: str) -> ServiceError:
     if isinstance(error, ClientError | ConnectionError | TimeoutError):
         what = f"the hub at {place} does not answer: {_line(str(error) or type(error).__name__)}"
         return Unreachable(Problem("--push", what, "check the network, its proxy and HF_ENDPOINT"))
-    return ServiceError(Problem("--push", f"{name} was not pushed: {_line(str(error))}", "export again"))
+    kind = Unreachable if isinstance(error, RuntimeError) else ServiceError  # as Xet says that its server is away
+    return kind(Problem("--push", f"{name} was not pushed: {_line(str(error))}", "export again"))
 
 
 def _refused(status: int, said: str, name: str, place: str) -> ServiceError:

@@ -727,6 +727,17 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "the index of an export in a bucket left while its objects change",
+        "who reads a bucket while a model is replaced there takes files of two models for one",
+        "echo_queue/weights/destinations/bucket.py",
+        '            self.store.delete([f"{self.prefix}/{INDEX}"])\n',
+        "",
+        (
+            "tests/weights/destinations/test_bucket.py::"
+            "test_an_upload_that_is_killed_leaves_nothing_that_a_reader_takes_for_whole",
+        ),
+    ),
+    Mutation(
         "resumed without what lies ahead",
         "what a learner saved and died before it committed is trained again",
         "learner/recovery/resume.py",

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub.constants as hub_constants
 import pytest
+from huggingface_hub import HfApi
 
 from echo_queue.errors import EchoQueueError
 from echo_queue.models.exported import FILE, Mark
@@ -87,6 +89,24 @@ def test_a_commit_whose_answer_was_lost_is_not_made_twice(hub: HubServer, folder
     HubRepository.of(NAME, public=False).upload(folder, "version 1.7", told.append)
     assert hub.files[NAME] == {".gitattributes": b"", **contents(folder)}
     assert (len(told), hub.commits) == (1, ["version 1.7"])
+
+
+def test_an_upload_that_breaks_off_is_tried_again(
+    hub: HubServer, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """… whatever it is that the client raises then."""
+    told, commit = list[str](), HfApi.create_commit
+    broken = [RuntimeError("the storage is away"), ConnectionError("reset")]
+
+    def breaking(self: HfApi, *words: Any, **options: Any) -> Any:
+        if broken:
+            raise broken.pop(0)
+        return commit(self, *words, **options)
+
+    monkeypatch.setattr(HfApi, "create_commit", breaking)
+    HubRepository.of(NAME, public=False).upload(folder, "version 1.7", told.append)
+    assert [one.rpartition(": ")[2] for one in told] == ["the storage is away", "reset"]
+    assert hub.files[NAME] == {".gitattributes": b"", **contents(folder)}
 
 
 def test_what_will_not_pass_is_tried_once(hub: HubServer, folder: Path) -> None:
