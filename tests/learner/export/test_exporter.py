@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from transformers import AutoModelForCausalLM
 from echo_queue import failpoints
 from echo_queue.config import Config, Export
 from echo_queue.config.checks import contradictions
+from echo_queue.errors import ConfigError
 from echo_queue.evaluation.results import EvaluationResult, best_of
 from echo_queue.models.exported import BEST, Mark, mark_of
 from echo_queue.queue import Chunk, PromptSet
@@ -243,6 +245,19 @@ def finished(begun: Exporter, *published: int) -> Exporter:
 def test_an_address_that_names_no_folder_of_a_bucket_is_refused_at_once(tmp_path: Path, address: str) -> None:
     with pytest.raises(ValidationError, match=r"export\.to"):
         exporter(tmp_path, every_updates=1, to=address)
+
+
+def test_an_address_among_the_runs_own_objects_is_refused_before_a_learner_begins(tmp_path: Path) -> None:
+    values = {
+        "run": {"name": "test", "dir": tmp_path},
+        "model": {"base": "x"},
+        "store": {"url": "http://127.0.0.1:9", "bucket": "mine"},
+        "redis": {"url": "redis://127.0.0.1:9"},
+    }
+    for to, refused in (("weights", True), ("exports", False)):
+        config = Config.model_validate(values | {"export": {"every_updates": 1, "to": f"s3://mine/test/{to}"}})
+        with pytest.raises(ConfigError, match="the objects that the run needs") if refused else nullcontext():
+            Exporter(config, Version(1, 0))
 
 
 def test_the_best_version_needs_an_evaluation_that_is_there() -> None:
