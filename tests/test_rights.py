@@ -11,7 +11,7 @@ import pytest
 TEXT = (Path(__file__).parents[1] / "docs" / "rights.md").read_text()
 BLOCKS = re.findall(r"^(\w+)[^\n]*:\n\n```json\n(.*?)```", TEXT, re.DOTALL | re.MULTILINE)
 POLICIES: dict[str, Any] = {name.lower(): orjson.loads(block) for name, block in BLOCKS}
-FOLDERS = ("weights", "checkpoints", "prompts", "base", "replay", "partials", ".probe")
+FOLDERS = ("weights", "checkpoints", "prompts", "base", "replay", "partials", "exports", ".probe")
 MAY: dict[str, dict[str, set[str]]] = {
     "worker": {
         "GetObject": {"weights", "prompts", "base", "partials"},

@@ -503,20 +503,33 @@ def export(
             show_default=False,
         ),
     ],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write.", show_default=False)],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="DIR", help="The folder to write, or s3://BUCKET/PREFIX; optional with --push.", show_default=False
+        ),
+    ] = "",
     *,
     adapter: Annotated[bool, typer.Option("--adapter", help="Only the LoRA adapters, as PEFT's folder.")] = False,
+    push: Annotated[
+        str, typer.Option(metavar="OWNER/NAME", help="Push it to the Hugging Face hub, private.", show_default=False)
+    ] = "",
+    public: Annotated[bool, typer.Option("--public", help="Let --push make a public repository.")] = False,
     within_run: Annotated[
         bool, typer.Option("--within-run", help="Fetch with the learner's rights, as the learner does.", hidden=True)
     ] = False,
 ) -> None:
-    """Write a version as a Hugging Face folder: weights, tokenizer, chat template and generation settings.
+    """Write a version as a Hugging Face folder: weights, tokenizer, chat template, generation settings, model card.
 
-    With LoRA the adapters are merged into the base model. The folder is whole or is not there.
+    With LoRA the adapters are merged into the base model. The folder is whole or is not there, wherever it goes.
+
+    The hub's token is that of HF_TOKEN, or of `hf auth login`.
     """
+    from echo_queue.cli.inspect.export import Destination
     from echo_queue.cli.inspect.export import export as export_model
 
-    export_model(config, load(config), version, folder, adapter=adapter, within_run=within_run)
+    destination = Destination(target, push, public)
+    export_model(config, load(config), version, destination, adapter=adapter, within_run=within_run)
 
 
 @app.command(rich_help_panel=INSPECT)

@@ -332,6 +332,14 @@ class Export(Section):
     """Name of the evaluation whose best version, that with the greatest mean, is exported as well. Empty: none is."""
     keep: Positive = 3
     """Number of folders that stay, the newest ones. The best version's stays beside them."""
+    to: Annotated[
+        str,
+        Field(pattern=r"^$|^s3://[A-Za-z0-9._-]{3,255}(/[^/]+)+$"),
+        OnlyWith("export.every_updates"),
+        OnlyWith("export.best"),
+    ] = ""
+    """Folder of a bucket, `s3://BUCKET/PREFIX`, to which each of these versions is uploaded as well, as
+    `PREFIX/VERSION`. Nothing is removed there."""
 
 
 class Preemption(Section):

@@ -5,6 +5,8 @@
 - What waits for its export is `needed`: retention keeps these versions in the store.
 - Folders stand in `run.dir/exports` by version, and `best` there leads to the best one. What was exported is known from
   the folders alone, so a learner that is killed leaves nothing else to repair.
+- A folder is then uploaded to `export.to`, likewise. A file beside it says that it was: one without is uploaded by the
+  next learner.
 """
 
 import logging
@@ -24,6 +26,7 @@ from echo_queue.evaluation.results import EvaluationResult
 from echo_queue.launch.import_path import PYTHON
 from echo_queue.models.exported import BEST, EXPORTS, exported_versions
 from echo_queue.records import Version
+from echo_queue.weights.destinations.bucket import BucketFolder
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +44,7 @@ class Exporter(CheckedThread):
     """The exports of the lineage that begins at the version `begun`. Any thread may call its methods."""
 
     def __init__(self, config: Config, begun: Version) -> None:
+        """Raises `ConfigError` for an address in `export.to` that cannot be; the bucket is not asked yet."""
         super().__init__("exporter")
         self._config, self._settings = config, config.export
         self.folder = config.run.dir / EXPORTS
@@ -49,6 +53,9 @@ class Exporter(CheckedThread):
         """The number of the version that was exported, or is to be, as one of every so many."""
         self._changed = threading.Condition()
         self._waiting: list[Version] = []
+        if config.export.to:
+            BucketFolder.of(self._address(begun), config)
+            self._waiting += sorted(one for one in done if not self._uploaded(one))
         self._running: Version | None = None
         self._best: Version | None = None
         self._closed = threading.Event()
@@ -100,8 +107,9 @@ class Exporter(CheckedThread):
     def work(self) -> None:
         while (version := self._next()) is not None:
             folder = self.folder / str(version)
-            if folder.is_dir() or self._exported(version, folder):
+            if folder.is_dir() or self._exported(version, str(folder)):
                 self._link_best(version)
+                self._upload(version)
                 self._remove_old()
             with self._changed:
                 self._running = None
@@ -129,28 +137,47 @@ class Exporter(CheckedThread):
             self._running = self._waiting.pop(0)
             return self._running
 
-    def _exported(self, version: Version, folder: Path) -> bool:
+    def _address(self, version: Version) -> str:
+        return f"{self._settings.to}/{version}"
+
+    def _note(self, version: Version) -> Path:
+        """Returns the file that says where a version's folder was uploaded."""
+        return self.folder / f".{version}.uploaded"
+
+    def _uploaded(self, version: Version) -> bool:
+        note = self._note(version)
+        return note.is_file() and note.read_text(encoding="utf-8") == self._address(version)
+
+    def _upload(self, version: Version) -> None:
+        """Uploads a version's folder to the bucket, if that is asked for and was not done yet."""
+        address = self._address(version)
+        if self._settings.to and not self._uploaded(version) and self._exported(version, address):
+            failpoints.step("note upload", lambda: self._note(version).write_text(address, encoding="utf-8"), version)
+
+    def _exported(self, version: Version, target: str) -> bool:
         """Exports a version, in several attempts if need be. Returns whether it is there."""
         for attempt in range(1, ATTEMPTS + 1):
             began_s = time.monotonic()
-            if (why := self._failure(version, folder)) is None:
-                log.info("version %s is exported to %s, in %.1f s", version, folder, time.monotonic() - began_s)
+            if (why := self._failure(version, target)) is None:
+                log.info("version %s is exported to %s, in %.1f s", version, target, time.monotonic() - began_s)
                 return True
             if self._closed.is_set():
                 return False
-            log.warning("version %s was not exported, attempt %d of %d: %s", version, attempt, ATTEMPTS, why)
+            log.warning(
+                "version %s was not exported to %s, attempt %d of %d: %s", version, target, attempt, ATTEMPTS, why
+            )
             if attempt < ATTEMPTS and self._closed.wait(PAUSE_S):
                 return False
         return False
 
-    def _failure(self, version: Version, folder: Path) -> str | None:
+    def _failure(self, version: Version, target: str) -> str | None:
         """Runs one export. Returns why it failed; None if it did not."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             settings = self.folder / "run.toml"
             values = self._config.model_dump(mode="json", exclude_unset=True, exclude_none=True)
             write_atomically(settings, toml_text.written(values).encode(), "export settings")
-            words = (*PYTHON, "-m", "echo_queue", "export", str(settings), str(version), str(folder), "--within-run")
+            words = (*PYTHON, "-m", "echo_queue", "export", str(settings), str(version), target, "--within-run")
             return failpoints.step("run export", lambda: self._run(words), version)
         except OSError as error:
             return str(error)
@@ -189,3 +216,4 @@ class Exporter(CheckedThread):
         old = [one for one in self._exports() if one not in standing and one != self._best]
         for version in sorted(old)[: -self._settings.keep]:
             shutil.rmtree(self.folder / str(version), ignore_errors=True)
+            self._note(version).unlink(missing_ok=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from echo_queue.connections.storage.endpoint import StoreEndpoint
+from echo_queue.connections.storage.named_bucket import by_environment
 from echo_queue.connections.storage.object_store import ObjectStore
 from echo_queue.errors import PromptError, ServiceError
 from echo_queue.records import PromptRow
@@ -255,11 +256,11 @@ def test_the_server_is_amazons_in_the_users_region_where_nobody_names_another(
     for name in (*VARIABLES, "AWS_ENDPOINT_URL_S3"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    assert buckets._of_environment("b") == StoreEndpoint("https://s3.us-east-1.amazonaws.com", "b", "us-east-1")
+    assert by_environment("b") == StoreEndpoint("https://s3.us-east-1.amazonaws.com", "b", "us-east-1")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
-    assert buckets._of_environment("b") == StoreEndpoint("https://s3.eu-west-1.amazonaws.com", "b", "eu-west-1")
+    assert by_environment("b") == StoreEndpoint("https://s3.eu-west-1.amazonaws.com", "b", "eu-west-1")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "https://all")
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "https://s3")
-    assert buckets._of_environment("b").url == "https://s3"
+    assert by_environment("b").url == "https://s3"
     monkeypatch.setenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true")
-    assert buckets._of_environment("b").url == "https://s3.eu-west-1.amazonaws.com"
+    assert by_environment("b").url == "https://s3.eu-west-1.amazonaws.com"

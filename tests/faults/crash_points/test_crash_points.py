@@ -141,7 +141,7 @@ OPERATORS = (
     *("write outcome", "rename outcome", "remove outcome", "set services aside"),
     *("write password", "rename password"),
     *("write weights", "rename weights"),
-    "write export",
+    *("write export", "make repository", "push model"),
     *("send submission", "tell refusal"),
     *("write notice", "rename notice", "remove notice"),
     *("admit user", "offer grant", "save users", "remove users", "remove grant", "note revocation"),

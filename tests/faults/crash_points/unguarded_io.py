@@ -109,6 +109,8 @@ ALLOWED: Mapping[str, str] = {
     "learner/export/model_folder.py:_save": "called at the failpoint `write export`",
     "echo_queue/models/exported.py:Mark.write": "likewise",
     "echo_queue/cli/inspect/export.py:export": "removes what it has fetched, where the version cannot be exported",
+    "echo_queue/cli/inspect/export.py:_write_card": "a file beside the model, which the next export removes",
+    "learner/export/__main__.py:_pushed": "takes the steps `make repository` and `push model`",
     "learner/leader.py:export": "removes an old temporary folder, which no program reads",
     "learner/ranks/launcher.py:end_with_launcher": "waits for the launcher's end, and reads nothing",
     "learner/ranks/launcher.py:start": "a listener, which ends with the process",

@@ -716,6 +716,28 @@ MUTATIONS = (
         ("tests/learner/test_training_loop.py::test_a_publication_that_redis_forgot_is_made_again",),
     ),
     Mutation(
+        "a version that waits for its export pruned",
+        "the folder that a run was told to keep is never written, and its weights are gone",
+        "learner/training_loop.py",
+        "        return {*exporter.needed, *judged}\n",
+        "        return judged\n",
+        (
+            "tests/learner/export/test_exporter.py::"
+            "test_what_waits_for_its_export_stays_in_the_store_while_training_goes_on",
+        ),
+    ),
+    Mutation(
+        "the index of an export in a bucket left while its objects change",
+        "who reads a bucket while a model is replaced there takes files of two models for one",
+        "echo_queue/weights/destinations/bucket.py",
+        '            self.store.delete([f"{self.prefix}/{INDEX}"])\n',
+        "",
+        (
+            "tests/weights/destinations/test_bucket.py::"
+            "test_an_upload_that_is_killed_leaves_nothing_that_a_reader_takes_for_whole",
+        ),
+    ),
+    Mutation(
         "resumed without what lies ahead",
         "what a learner saved and died before it committed is trained again",
         "learner/recovery/resume.py",

@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import BinaryIO, cast
 
-import botocore.session
 from botocore import exceptions as boto
-from botocore.configprovider import ConfiguredEndpointProvider
 
 from echo_queue.connections.storage.endpoint import StoreEndpoint
 from echo_queue.connections.storage.errors import (
@@ -29,6 +27,7 @@ from echo_queue.connections.storage.errors import (
     Unreachable,
     WrongRegionError,
 )
+from echo_queue.connections.storage.named_bucket import by_environment
 from echo_queue.connections.storage.object_store import MissingObject, ObjectStore
 from echo_queue.connections.storage.random_access import RandomAccess
 from echo_queue.errors import Problem, PromptError, ServiceError
@@ -40,7 +39,6 @@ from echo_queue.submission.sources.source import S3
 FIRST_DEADLINE_S = 5.0
 """How long a server may be away when a source is opened; while it is read, the store's own deadline applies."""
 MOST_RANGE_BYTES = 8 * READ_BUFFER_BYTES
-REGION = "us-east-1"
 OBJECT = f"write {S3}BUCKET/KEY, or {S3}BUCKET/PREFIX/ for all files of a folder"
 KEYS = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, to keys that may list and read there, on this "
@@ -138,7 +136,7 @@ def objects_of(address: str, store: StoreEndpoint | None) -> Sequence[Rows]:
     own = store is not None and store.bucket == name
     environment = tuple(sorted((key, value) for key, value in os.environ.items() if key.startswith("AWS_")))
     with _foreseen(address):
-        bucket = Bucket(_opened(store if own and store else _of_environment(name), os.getpid(), environment), own)
+        bucket = Bucket(_opened(store if own and store else by_environment(name), os.getpid(), environment), own)
     with bucket.told(address):
         if key.endswith("/") or not form_of(key):
             return _folder(bucket, key)
@@ -160,16 +158,6 @@ def _folder(bucket: Bucket, key: str) -> Sequence[Rows]:
 def _opened(endpoint: StoreEndpoint, process: int, environment: tuple[tuple[str, str], ...]) -> ObjectStore:
     """Returns the objects of a bucket. A process that others made, and other variables, have a client of their own."""
     return ObjectStore(endpoint, "")
-
-
-def _of_environment(bucket: str) -> StoreEndpoint:
-    """Returns the endpoint of a bucket as the environment and its profile name the server; Amazon's if they do not."""
-    session = botocore.session.Session()
-    region = session.get_config_variable("region") or REGION
-    named = None
-    if not session.get_config_variable("ignore_configured_endpoint_urls"):
-        named = ConfiguredEndpointProvider(session.full_config, session.get_scoped_config(), "s3").provide()
-    return StoreEndpoint(named or f"https://s3.{region}.amazonaws.com", bucket, region=region)
 
 
 @contextmanager
