@@ -95,7 +95,7 @@ def rules(directory: Path, seed: int, ranks: int | None = None) -> dict[str, Any
     program = shutil.which("redis-server") if seed % 2 else None  # else Valkey
     mode = draw.choice(("in-flight", "in-flight", "push-pull", "pull"))  # sync is pull by a single worker
     s = 0 if mode == "pull" else draw.choice((0, 1, 2, 4, 4))
-    return {
+    drawn: dict[str, Any] = {
         "run": {"name": "storm", "dir": str(directory / "run"), "seed": seed % 2**31},
         "redis": {"program": program} if program else {},
         "model": {"base": str(directory / "base"), "max_prompt_tokens": 8, "max_new_tokens": simulated.LONG},
@@ -135,7 +135,11 @@ def rules(directory: Path, seed: int, ranks: int | None = None) -> dict[str, Any
         },
         "selection": _selection(random.Random(f"selection {seed}"), s),
         "evaluation": _evaluations(directory, random.Random(f"evaluations {seed}")),
-    } | _mixture(directory, random.Random(f"mixture {seed}"))
+        "mixture": _mixture(directory, random.Random(f"mixture {seed}")),
+    }
+    if drawn["mixture"] and all("environment" in one for one in (*drawn["mixture"], *drawn["evaluation"])):
+        del drawn["mixture"][0]["environment"]  # an [environment] that nothing uses is refused
+    return drawn
 
 
 def _environment(kind: str) -> dict[str, object]:
@@ -143,13 +147,13 @@ def _environment(kind: str) -> dict[str, object]:
     return {"kind": kind, "function": f"tests.workers.{function}"}
 
 
-def _mixture(directory: Path, draw: random.Random) -> dict[str, object]:
+def _mixture(directory: Path, draw: random.Random) -> list[dict[str, object]]:
     """In half of the storms several components, any with an environment of its own, and all but the first with a limit:
     its samples are long enough to be stored on the way."""
     if draw.random() < 0.5:
-        return {}
+        return []
     names = [f"{COMPONENT}{number}" for number in range(1, draw.randint(2, 3) + 1)]
-    components = [
+    return [
         {
             "name": name,
             "weight": draw.choice((1, 1, 3, 6, 0.5)),
@@ -160,7 +164,6 @@ def _mixture(directory: Path, draw: random.Random) -> dict[str, object]:
         | ({"environment": _environment(draw.choice(KINDS))} if draw.random() < 0.5 else {})
         for name in names
     ]
-    return {"mixture": components}
 
 
 def _evaluations(directory: Path, draw: random.Random) -> list[dict[str, object]]:

@@ -16,6 +16,7 @@ import pytest
 
 from echo_queue.capacity.loading import load_fleet
 from echo_queue.config import Config, Environment
+from echo_queue.config.checks import contradictions
 from echo_queue.fleet.controller import limits_of
 from echo_queue.launch.supervisor import Role
 from echo_queue.submission.needed_columns import needed_columns
@@ -187,6 +188,11 @@ def test_the_seeds_draw_every_mode_and_kind_of_environment(tmp_path: Path) -> No
     assert met == {(mode, kind) for mode in ("in-flight", "push-pull", "pull") for kind in ("interactive", "function")}
     strict = [each["staleness"]["late"] for each in drawn if each["staleness"]["s"] == 0 and _batch(each) == 256]
     assert set(strict) == {"requeue", "wait"}, "strictly on-policy runs of the largest batches, too"
+
+
+def test_no_seed_draws_rules_that_are_refused(tmp_path: Path) -> None:
+    drawn = ((seed, Config.model_validate(rules(tmp_path, seed))) for seed in (105_210_503, *range(60)))
+    assert {seed: found for seed, config in drawn if (found := [*contradictions(config)])} == {}
 
 
 @pytest.mark.parametrize("kind", ["interactive", "function"])
