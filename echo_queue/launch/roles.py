@@ -4,6 +4,7 @@ Each role is one process that takes the TOML file as its first argument, and beg
 """
 
 import os
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, NoReturn
@@ -41,6 +42,12 @@ def command(program: Program, config: Path, *options: str) -> list[str]:
             Problem(program, "needs torch and transformers", f"pip install 'echo-queue[{EXTRA[program]}]'")
         )
     return [*PYTHON, "-m", *_begun(program), str(config), *options]
+
+
+def flags(words: Mapping[str, object]) -> list[str]:
+    """Returns a program's options by their names; None, an empty text and False are not given."""
+    given = ((name, one) for name, one in words.items() if one is not None and one is not False and one != "")
+    return [f"--{name}" if one is True else f"--{name}={one}" for name, one in given]
 
 
 def _begun(program: Program) -> tuple[str, ...]:

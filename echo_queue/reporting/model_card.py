@@ -24,7 +24,7 @@ TAGS = ("echo-queue", "reinforcement-learning")
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What is known of a model beside its configuration.
+    """The facts hold what is known of a model beside its configuration.
 
     `model`: a version, `final` or `base`. `version`: that version; None if it is not known which one it is. `command`:
     the one that exported it. `license`: the base model's keys of the metadata about it. `chosen_by`: the evaluation

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from echo_queue.cli.inspect.named_model import EVALS, find
 from echo_queue.config import Config
-from echo_queue.launch.roles import become
+from echo_queue.launch.roles import become, flags
 
 
 def evaluate(path: Path, config: Config, model: str, out: Path | None, options: Mapping[str, object]) -> NoReturn:
@@ -30,5 +30,4 @@ def evaluate(path: Path, config: Config, model: str, out: Path | None, options: 
         "typed": shlex.join(["echo-queue", *sys.argv[1:]]),
         **options,
     }
-    given = ((name, one) for name, one in words.items() if one is not None and one is not False and one != "")
-    become("workers.evaluation", path, *(f"--{name}" if one is True else f"--{name}={one}" for name, one in given))
+    become("workers.evaluation", path, *flags(words))

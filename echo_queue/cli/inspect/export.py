@@ -14,7 +14,7 @@ from echo_queue.cli.inspect.card_facts import gather
 from echo_queue.cli.inspect.named_model import VERSION, FoundModel, find
 from echo_queue.config import Config
 from echo_queue.errors import ConfigError, Problem
-from echo_queue.launch.roles import Program, become, command
+from echo_queue.launch.roles import Program, become, command, flags
 from echo_queue.models.exported import EXPORTS, refuse_foreign, temporary_of
 from echo_queue.reporting.model_card import FILE as CARD
 from echo_queue.reporting.model_card import CardFacts, card_of
@@ -91,13 +91,19 @@ def export(
     except BaseException:
         shutil.rmtree(workshop, ignore_errors=True)
         raise
-    options = [f"--model={source}", f"--called={found.called}", f"--workshop={workshop}", f"--card={card}"]
-    options += [f"--to={destination.folder}"] if destination.folder else []
-    options += [f"--bucket={destination.bucket}"] if destination.bucket else []
-    options += [f"--push={destination.push}"] if destination.push else []
-    options += [f"--weights={found.weights}"] if found.weights else []
-    options += [*(["--public"] if destination.public else []), *(["--adapter"] if adapter else [])]
-    become(PROGRAM, path, *options)
+    words: dict[str, object] = {
+        "model": source,
+        "weights": found.weights,
+        "called": found.called,
+        "workshop": workshop,
+        "card": card,
+        "to": destination.folder,
+        "bucket": destination.bucket,
+        "push": destination.push,
+        "public": destination.public,
+        "adapter": adapter,
+    }
+    become(PROGRAM, path, *flags(words))
 
 
 def _write_card(config: Config, workshop: Path, facts: CardFacts) -> Path:

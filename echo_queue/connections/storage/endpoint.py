@@ -7,6 +7,9 @@ from typing import Literal
 
 from echo_queue.connections.secrets import StoreKeys
 
+SCHEME = "s3://"
+"""The beginning of a bucket's address, `s3://BUCKET/KEY`."""
+
 
 @dataclass(frozen=True)
 class StoreEndpoint:

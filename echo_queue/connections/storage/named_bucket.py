@@ -8,7 +8,6 @@ from botocore.configprovider import ConfiguredEndpointProvider
 
 from echo_queue.connections.storage.endpoint import StoreEndpoint
 
-SCHEME = "s3://"
 REGION = "us-east-1"
 
 

@@ -21,8 +21,10 @@ class RunFigures(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield self._family(UP, {(): float(self._up)})
-        for figure in FIGURES if self._reading else ():
-            if figure is not UP and self._reading and (values := figure.values(self._reading)):
+        if self._reading is None:
+            return
+        for figure in FIGURES:
+            if figure is not UP and (values := figure.values(self._reading)):
                 yield self._family(figure, values)
 
     def _family(self, figure: Figure, values: Values) -> Metric:

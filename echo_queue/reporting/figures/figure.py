@@ -22,7 +22,7 @@ RUN = "run"
 
 @dataclass(frozen=True)
 class Reading:
-    """What Redis said of a run, within a few round trips.
+    """A reading holds what Redis said of a run, within a few round trips.
 
     `status`: its workers name few pools (`bounds`). `recorded`: how many updates were ever recorded. `updates`: the
     newest of the surviving history. `evaluations`: the newest result of each. `dead`: dead prompts by cause.

@@ -1,6 +1,6 @@
 """The one table of all figures, by subject. Whoever shows or exports a figure takes its name and meaning from here."""
 
-from echo_queue.reporting.figures import learner_figures, queue_figures, worker_figures
+from echo_queue.reporting.figures import learner_figures, queue_figures, task_figures, worker_figures
 from echo_queue.reporting.figures.figure import Figure, Subject
 from echo_queue.reporting.figures.queue_figures import UP
 
@@ -15,7 +15,7 @@ SUBJECTS: tuple[Subject, ...] = (
     learner_figures.LEARNING,
     worker_figures.WORKERS,
     worker_figures.FLEET,
-    queue_figures.MIXTURE,
-    queue_figures.EVALUATION,
+    task_figures.MIXTURE,
+    task_figures.EVALUATION,
 )
 FIGURES: tuple[Figure, ...] = tuple(figure for subject in SUBJECTS for figure in subject.figures)

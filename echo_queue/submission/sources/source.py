@@ -14,13 +14,14 @@ from typing import Any, Protocol
 import orjson
 
 from echo_queue.config.prompt_map import UNMAPPED, PromptMap
+from echo_queue.connections.storage.endpoint import SCHEME
 from echo_queue.errors import Problem, PromptError
 from echo_queue.queue.types import Chunk
 from echo_queue.records import PromptRow
 
 GENERATED = "reasoning-gym:"
 HUGGING_FACE = "hf:"
-S3 = "s3://"
+S3 = SCHEME
 FOLDER = (".", "/", "~")
 """The beginnings of a folder's path behind `hf:`."""
 OWN = re.compile(rf"(?!{HUGGING_FACE})[A-Za-z_][\w.]*:[A-Za-z_]\w*")

@@ -17,6 +17,7 @@ from botocore import exceptions as boto
 
 from echo_queue.config import Config
 from echo_queue.connections.endpoints import own_store
+from echo_queue.connections.storage.endpoint import SCHEME
 from echo_queue.connections.storage.errors import (
     DeniedError,
     ExpiredKeysError,
@@ -25,7 +26,7 @@ from echo_queue.connections.storage.errors import (
     Unreachable,
     WrongRegionError,
 )
-from echo_queue.connections.storage.named_bucket import SCHEME, by_environment
+from echo_queue.connections.storage.named_bucket import by_environment
 from echo_queue.connections.storage.object_store import INDEX, ObjectStore
 from echo_queue.errors import ConfigError, Problem, ServiceError
 from echo_queue.models.exported import EXPORTS, FILE

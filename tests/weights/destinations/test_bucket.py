@@ -12,24 +12,16 @@ from echo_queue.weights.destinations import bucket as module
 from echo_queue.weights.destinations.bucket import BucketFolder, outdated
 from tests.servers.ports import free_port
 from tests.servers.s3 import BUCKET, Server
+from tests.servers.user_environment import reach
 
 pytestmark = pytest.mark.usefixtures("environment")
-VARIABLES = ("AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_SESSION_TOKEN")
 NOBODY: dict[str, object] = {"url": "http://127.0.0.1:9", "bucket": "other"}
 
 
 @pytest.fixture
 def environment(s3_server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The variables of a user whose own programs reach the server."""
-    for name in VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    endpoint = s3_server.endpoint(BUCKET)
-    assert endpoint.access_key and endpoint.secret_key
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint.url)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", endpoint.access_key)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", endpoint.secret_key)
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    reach(s3_server, monkeypatch, tmp_path)
 
 
 def config(**store: object) -> Config:
